@@ -147,7 +147,7 @@ def test_a_command_that_cannot_be_loaded_leaves_the_others_working(entry_points,
     assert "  lost " not in out
     assert err.count("\n") == 2
     assert "warning: the command lost of not_there_at_all is left out: loading" in err
-    assert "warning: the command number of math:pi is left out: math:pi is no click.Com" in err
+    assert "warning: the command number of math:pi is left out: math:pi is not a click.Com" in err
     assert main(["lost"]) == 2
     assert "no such command 'lost'" in capsys.readouterr().err
     assert main(["geet"]) == 2

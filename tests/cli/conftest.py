@@ -34,7 +34,9 @@ def scan(tmp_path):
     frames[keys == 2] = 10
     with h5py.File(path, "w") as file:
         file["entry1/tomo_entry/data/data"] = frames
-        file["entry1/tomo_entry/data/rotation_angle"] = np.linspace(0, 180, len(keys))
+        angles = np.zeros(len(keys))
+        angles[keys == 0] = np.linspace(0, 180, SHAPE[0])
+        file["entry1/tomo_entry/data/rotation_angle"] = angles
         file["entry1/tomo_entry/instrument/detector/image_key"] = keys
     return path
 

@@ -115,7 +115,7 @@ def test_a_file_without_a_known_layout_is_guessed_as_trying_it_does(cli, tmp_pat
     assert [stack.where for stack in found.stored.stacks] == others
     status, out, err = cli("info", path, "--picture", tmp_path / "odd.png")
     assert (status, err) == (0, "")
-    assert "the paths below are likely, by shapes and names" in out
+    assert "the paths below are guessed from shapes and names" in out
     assert f"data: {found.stored.layout.data}" in out
 
 

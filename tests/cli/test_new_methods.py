@@ -57,13 +57,13 @@ def test_its_tests_pass_and_its_method_runs(package):
 @pytest.mark.parametrize(
     ("name", "status", "said"),
     [
-        ("numpy", 2, "there is a module numpy already"),
-        ("", 2, "'' is no name for a package"),
+        ("numpy", 2, "a module numpy already exists"),
+        ("", 2, "'' is not a valid package name"),
         ("my filters", 2, "such as beamline-filters"),
-        ("../filters", 2, "is no name for a package"),
-        ("class", 2, "is no name for a package"),
-        ("5filters", 2, "is no name for a package"),
-        ("taken", 1, "taken is there already"),
+        ("../filters", 2, "is not a valid package name"),
+        ("class", 2, "is not a valid package name"),
+        ("5filters", 2, "is not a valid package name"),
+        ("taken", 1, "taken already exists"),
     ],
 )
 def test_a_name_that_cannot_be_used(capsys, tmp_path, monkeypatch, name, status, said):

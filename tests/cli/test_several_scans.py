@@ -117,7 +117,7 @@ def test_a_run_of_another_pipeline_is_not_taken_for_done(cli, scan, pipeline, tm
     other = pipeline(STEPS[0], name="other.yaml")
     status, _, err = cli("run", scan, other, "--output-dir", out, "--resume", "-q")
     assert status == 1
-    assert "holds a finished run of another pipeline" in err
+    assert "has a finished run of another pipeline" in err
 
 
 def test_a_run_of_other_data_is_not_taken_for_done(cli, scan, pipeline, tmp_path):

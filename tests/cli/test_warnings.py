@@ -57,5 +57,5 @@ def test_a_memory_error_without_a_message(cli, monkeypatch):
     monkeypatch.setattr(methods, "callback", answer)
     status, _, err = cli("methods")
     assert (status, err) == (
-        3, "maxslices: error: memory ran out: allow less of it with --memory\n"
+        3, "maxslices: error: memory ran out: allow less with --memory\n"
     )  # fmt: skip

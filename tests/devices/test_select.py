@@ -59,5 +59,5 @@ def test_planning_for_a_gpu_needs_its_memory_or_the_gpu(monkeypatch):
     for device in ("cuda", "cuda:3", "auto"):
         assert plan(scan, pipeline, device=device, memory="2GB").device.startswith("cuda")
     assert plan(scan, pipeline, device="auto").device == "cpu"
-    with pytest.raises(DeviceError, match="to plan for a card that is not here, give its --mem"):
+    with pytest.raises(DeviceError, match="to plan for a GPU of another machine, give its --mem"):
         plan(scan, pipeline, device="cuda")

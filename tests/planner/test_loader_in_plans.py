@@ -34,7 +34,7 @@ def test_a_shape_is_cut_to_the_preview():
         ArraySpec((1801, 2160, 2560), "uint16"), steps, device="cpu", memory="1GB"
     )
     assert plan.sections[0].output.shape == (900, 3, 2560)
-    assert "the preview leaves 900x3x2560 uint16 of 1801x2160x2560 uint16" in plan.notes[-1]
+    assert "the preview reads 900x3x2560 uint16 of 1801x2160x2560 uint16" in plan.notes[-1]
 
 
 def test_a_preview_beyond_the_shape_is_refused():

@@ -292,7 +292,7 @@ def test_a_plan_that_needs_more_than_is_free_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("given", [{"memory": "1GB"}, {"block": 3}, {"estimator": "declared"}])
 def test_options_of_a_plan_cannot_be_passed_with_it(given):
-    with pytest.raises(UsageError, match=f"{next(iter(given))} cannot be given with a plan"):
+    with pytest.raises(UsageError, match=f"{next(iter(given))} cannot be combined with a plan"):
         maxslices.run(DATA, of(STEPS), plan=planned(), **given)
 
 

@@ -78,7 +78,7 @@ def test_second_run_in_the_same_process_is_rejected(tmp_path):
     refused = []
 
     def runs_too(data):
-        with pytest.raises(UsageError, match="another run is at work in this process") as caught:
+        with pytest.raises(UsageError, match="another run is active in this process") as caught:
             run(np.ones((2, 3, 4), np.float32), ["minus_log"], device="cpu")
         refused.append(caught)
         return data * 2

@@ -285,7 +285,7 @@ REFUSED = [
     (array, PlanError, "array in memory"),
     (edit_method, PlanError, "the source of tests.planner.fakes.to_float has changed"),
     (other_parameter, PlanError, "factor"),
-    (other_preview, PlanError, "cannot go on: .*detector_y"),
+    (other_preview, PlanError, "cannot be resumed: .*detector_y"),
     (remove_result, StoreError, "whole_result.h5: the unfinished result is missing"),
     ({"rows": (0, 1)}, UsageError, r"rows is \[0, 1\], and was left out"),
     ({"memory": "2GB"}, UsageError, "memory is 2000000000, and was 1000000000"),

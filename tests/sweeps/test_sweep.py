@@ -267,7 +267,7 @@ def test_the_stop_of_a_range_is_excluded(text, values):
 @pytest.mark.parametrize("n_values", [500, 2000])
 def test_too_little_memory_for_the_pictures_is_said(n_values):
     sweep = {"fbp.center": np.linspace(28, 34, n_values).tolist()}
-    with pytest.raises(DoesNotFitError, match=r"the sweep holds .* data and pictures"):
+    with pytest.raises(DoesNotFitError, match=r"the sweep holds .* data and slices"):
         run(source(), [*NORMALIZE, "fbp"], device="cpu", memory="16MB", sweep=sweep)
 
 
@@ -326,7 +326,7 @@ def test_a_wrong_sweep_is_said(sweep):
 
 
 def test_values_of_different_shapes_are_refused():
-    with pytest.raises(MaxslicesError, match="the pictures of a sweep have one shape"):
+    with pytest.raises(MaxslicesError, match="the slices of a sweep must have one shape"):
         run(source(), [*NORMALIZE, "fbp"], device="cpu", sweep={"fbp.recon_size": [32, 64]})
 
 

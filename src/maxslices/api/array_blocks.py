@@ -1,4 +1,4 @@
-"""Blocks of arrays of other libraries: how large they may be, and a function run on them."""
+"""Functions on blocks of arrays of other libraries, as large as memory allows."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ def fit_blocks(
     ----------
     function : callable
         ``function(block, **parameters)``, for NumPy, CuPy or torch arrays. It returns an array with
-        as many elements along `axis` as its input. What it takes is declared, if it was decorated
-        with a ledger, else recorded or measured on a few small blocks of made-up values.
+        as many elements along `axis` as its input. Its memory is declared if it was decorated with
+        a ledger. Otherwise it is recorded, or measured on a few small blocks of made-up values.
     array : array
-        Anything with a shape and a dtype: of NumPy, CuPy, Dask, xarray, Zarr or h5py. Its data are
-        not read.
+        Any object with a shape and a dtype, of NumPy, CuPy, Dask, xarray, Zarr or h5py. Its data
+        are not read.
     memory : str or int
-        Budget of one call, input and output included, such as ``"16GB"``, or bytes. On a GPU it is
-        what the call may take of the memory pool.
+        Budget of one call, input and output included, such as ``"16GB"``, or bytes. On a GPU it
+        limits the use of the memory pool.
     axis : int
         Axis along which the array is cut.
     halo : int or (int, int), optional
-        Elements (before, after) along the axis that the function needs around a block; by default
+        Elements (before, after) along the axis that the function needs around a block. Default:
         those that it declares.
     device : str
         "cpu", "cuda:N" or "auto": a GPU if there is one.
     **parameters
-        Of the function.
+        Parameters of the function.
 
     Returns
     -------
     tuple of int
-        Shape of a block: that of the array, with the size of a block along `axis`. Such a tuple is
-        what ``rechunk`` of Dask takes.
+        Shape of a block: that of the array, with the size of a block along `axis`. Dask's
+        ``rechunk`` takes it.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def fit_blocks(
     UsageError
         If the array has no such axis.
     MaxslicesError
-        If the memory of the function can't be found.
+        If the memory of the function cannot be estimated.
 
     Examples
     --------
@@ -103,31 +103,31 @@ def map_blocks(
 ) -> Any:
     """Call a function on the blocks of an array, as large as a memory budget allows.
 
-    Blocks of arrays in memory and in files are read, processed and written at the same time. Those
-    of a Dask array are its chunks, and the result is computed when Dask is asked for it.
+    Blocks of arrays in memory and in files are read, processed and written at the same time. The
+    blocks of a Dask array are its chunks, and Dask computes the result.
 
     Parameters
     ----------
     function, axis, halo, device, **parameters
-        As for `fit_blocks`. The function does not know where a block lies; its result depends on
-        nothing but the block and its halo, of which there is less at the ends of the array.
+        As for `fit_blocks`. The result of the function may depend only on the block and its halo,
+        which is smaller at the ends of the array.
     array : array
-        Of NumPy, Dask, xarray, Zarr or h5py.
+        Array of NumPy, Dask, xarray, Zarr or h5py.
     memory : str or int, optional
-        Budget, such as ``"16GB"``, or bytes; by default what is free. Of a Dask array that of one
-        call, and needed: Dask calls a function on the CPU in as many threads as it has. A process
-        uses a GPU for one call at a time.
+        Budget, such as ``"16GB"``, or bytes. Default: the free memory. A Dask array needs a budget,
+        and it is that of one call: on the CPU, Dask calls the function in all its threads. On a
+        GPU, a process makes one call at a time.
 
     Returns
     -------
     array
-        Of Dask for Dask's, a ``DataArray`` with the same coordinates for one whose shape is kept,
-        else of NumPy.
+        A Dask array for a Dask array, a ``DataArray`` with the same coordinates for a ``DataArray``
+        whose shape is kept, otherwise a NumPy array.
 
     Raises
     ------
     UsageError
-        If a Dask array comes without a budget, or the array has no such axis.
+        If a Dask array has no budget, or the array has no such axis.
     MaxslicesError
         If the function fails, or not even one element along the axis fits.
 
@@ -147,20 +147,20 @@ def map_blocks(
     if hasattr(array, "map_overlap"):
         if memory is None:
             raise UsageError(
-                "a Dask array needs a budget for one call: give memory, such as '4GB', by the "
-                "memory and the threads of a worker"
+                "a Dask array needs a budget for one call: give memory, such as '4GB', the "
+                "memory of a worker divided by its threads"
             )
         return _mapped_by_dask(blocks, array, parse_bytes(memory), device)
     source: Any = ArrayBlocks(array, blocks)
     if isinstance(array, np.ndarray) and array.flags.c_contiguous:
-        source = array.reshape(blocks.flat(blocks.shape))  # its memory is used as it is
+        source = array.reshape(blocks.flat(blocks.shape))  # used in place
     report = run(source, Pipeline.from_steps([blocks.meta]), device=device, memory=memory)
     return np.asarray(report.result).reshape(blocks.result_shape)
 
 
 _backend = functools.cache(select_backend)
 _one_call = threading.Lock()
-"""Held during a call on a GPU: the budget is for one, and Dask has several threads in a process."""
+"""Held during a call on a GPU, as the budget is for one call and Dask has several threads."""
 
 
 def _blocks_of(
@@ -176,12 +176,12 @@ def _blocks_of(
 
 
 def _fitting(blocks: BlockMethod, n_bytes: int, device: str) -> int:
-    """Elements along the axis that fit in so many bytes, with a halo beside them.
+    """Return how many elements along the axis fit in a budget, in addition to their halo.
 
     Raises
     ------
     DoesNotFitError
-        If not one does.
+        If not even one fits.
     """
     flat, total = ArraySpec(blocks.flat(blocks.shape), blocks.dtype), blocks.shape[blocks.axis]
     other_dims = flat.other_dims(blocks.slice_dim)
@@ -195,14 +195,14 @@ def _fitting(blocks: BlockMethod, n_bytes: int, device: str) -> int:
     if n == 0:
         raise DoesNotFitError(
             f"{blocks.meta.name} of a block {'x'.join(map(str, blocks.block_shape(1)))} of "
-            f"{blocks.dtype} takes {format_bytes(model.bytes(1))}, and {format_bytes(n_bytes)} "
+            f"{blocks.dtype} takes {format_bytes(model.bytes(1))}, but {format_bytes(n_bytes)} "
             "are allowed: allow more, or cut the array along another axis"
         )
     return n
 
 
 def _mapped_by_dask(blocks: BlockMethod, array: Any, n_bytes: int, device: str) -> Any:
-    """Dask array of the results, with chunks that fit."""
+    """Return the Dask array of the results, with chunks that fit."""
     dask_overlap: Any = importlib.import_module("dask.array.overlap")
     n = _fitting(blocks, n_bytes, device)
     halo = blocks.meta.halo_slices()
@@ -211,13 +211,13 @@ def _mapped_by_dask(blocks: BlockMethod, array: Any, n_bytes: int, device: str) 
     before, after = blocks.result_dims or ((), ())
     chunks = dict.fromkeys(range(len(blocks.shape)), -1) | {blocks.axis: n}
     depth = dict.fromkeys(range(len(blocks.shape)), 0) | {blocks.axis: halo}
-    given = dask_overlap.overlap(array.rechunk(chunks), depth, boundary="none")
-    results = given.map_blocks(
+    overlapped = dask_overlap.overlap(array.rechunk(chunks), depth, boundary="none")
+    results = overlapped.map_blocks(
         functools.partial(_call_on, blocks, device),
         dtype=example.dtype,
         meta=example[:0],
-        chunks=(*((k,) for k in before), given.chunks[blocks.axis], *((k,) for k in after)),
-        drop_axis=[i for i in range(len(blocks.shape)) if i != blocks.axis],  # of one chunk each
+        chunks=(*((k,) for k in before), overlapped.chunks[blocks.axis], *((k,) for k in after)),
+        drop_axis=[i for i in range(len(blocks.shape)) if i != blocks.axis],  # one chunk each
         new_axis=[i for i in range(example.ndim) if i != blocks.axis],
     )
     depth = dict.fromkeys(range(results.ndim), 0) | {blocks.axis: halo}
@@ -225,10 +225,10 @@ def _mapped_by_dask(blocks: BlockMethod, array: Any, n_bytes: int, device: str) 
 
 
 def _call_on(blocks: BlockMethod, device: str, block: NDArray[Any]) -> NDArray[Any]:
-    """Result of one block, from host memory to host memory.
+    """Compute one block, from host memory to host memory.
 
-    The device is named, and not held: Dask pickles what is in a task, also where it runs in
-    this process, and the streams of a backend end with the first copy of them.
+    The device is passed by name. Dask pickles the arguments of a task even within one process, and
+    deleting a copy of a backend would destroy its streams.
     """
     backend = _backend(device)
     if backend.kind == "cpu":
@@ -244,9 +244,9 @@ class ArrayBlocks(Source):
     Parameters
     ----------
     array : array
-        With slices that become NumPy arrays.
+        Array whose slices convert to NumPy arrays.
     blocks : BlockMethod
-        How it is cut.
+        The division into blocks.
     """
 
     def __init__(self, array: Any, blocks: BlockMethod) -> None:
@@ -255,7 +255,7 @@ class ArrayBlocks(Source):
         self.spec = ArraySpec(blocks.flat(blocks.shape), blocks.dtype)
 
     def close(self) -> None:
-        """Leave the array to its owner."""
+        """Do nothing, as the array belongs to the caller."""
 
     def read(self, slice_dim: int, start: int, stop: int, out: NDArray[Any]) -> None:
         """Read elements `start` to `stop` along the axis into `out`."""
@@ -269,5 +269,5 @@ class ArrayBlocks(Source):
         out[...] = block.reshape(out.shape)
 
     def read_side(self, name: SideName, slice_dim: int, start: int, stop: int) -> NDArray[Any]:
-        """Refuse: an array has no flats or darks."""
+        """Raise an error, as an array has no flats or darks."""
         raise SourceError(f"{self.name} has no {name}")

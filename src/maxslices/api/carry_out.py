@@ -1,4 +1,4 @@
-"""Carry out what is asked of a run: plan it, execute it, and complete its results."""
+"""Carry out a run: plan it, execute it and complete its results."""
 
 from __future__ import annotations
 
@@ -41,71 +41,71 @@ from .team import Team, plan_run
 
 
 def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
-    """Run a pipeline without a sweep; see `maxslices.run` for what is asked, returned and raised.
+    """Run a pipeline without a sweep. `pipeline` is the result of ``request.checked()``.
 
-    `pipeline` is what ``request.checked()`` returned.
+    Results and errors are those of `maxslices.run`.
     """
     wall_time = WallTime()
     check_for_workers(request)
     folder = request.results(pipeline)
-    with _with_resume_hint(folder), contextlib.ExitStack() as held:
-        from . import pictures  # noqa: F401 - Pillow and jinja2 are missed now, or never
+    with _with_resume_hint(folder), contextlib.ExitStack() as stack:
+        from . import pictures  # noqa: F401 - fails now if Pillow or jinja2 is missing
 
-        log = held.enter_context(RunLog())
+        log = stack.enter_context(RunLog())
         for text in pipeline.warnings:
             warnings.warn(text, stacklevel=2)
         wall_time.begin("opening")
-        source = held.enter_context(opened(request.scan, pipeline))
+        source = stack.enter_context(opened(request.scan, pipeline))
         for text in facts_not_applied(
             source, pipeline, has_pixel_size=request.pixel_size is not None
         ):
             warnings.warn(text, stacklevel=2)
         wall_time.begin("starting")
-        team = held.enter_context(_team(request, pipeline, source, folder, log))
+        team = stack.enter_context(_team(request, pipeline, source, folder, log))
         wall_time.begin("planning")
         folder.describe(lambda: _identity(request, team))
-        made, resolver = plan_run(team, request, folder)
-        if request.given is not None:
-            check_result(request.given, made)
-        check_formats(folder.result_formats, made)
+        plan, resolver = plan_run(team, request, folder)
+        if request.out_array is not None:
+            check_result(request.out_array, plan)
+        check_formats(folder.result_formats, plan)
         wall_time.begin("preparing")
-        request.announce(made)
-        log.add(str(made))
+        request.announce(plan)
+        log.add(str(plan))
         device = folder.identity.get("device", team.backend.name)
         provenance = replace(
-            provenance_of(made, pipeline, path_of(request.scan), source.name, device),
+            provenance_of(plan, pipeline, path_of(request.scan), source.name, device),
             input=folder.identity.get("input"),
             formats=tuple(map(str, folder.result_formats)),
         )
-        bar = held.enter_context(progress_shown(request.progress))
+        bar = stack.enter_context(progress_shown(request.progress))
         origin = result_origin(request, source, provenance)
         folder.mark(lambda: origin, log)
-        held.enter_context(folder)
-        sections_run = team.begin(made, folder)
-        trim_heap()  # what it holds and nobody uses would hide as much of the run's own memory
+        stack.enter_context(folder)
+        sections_run = team.begin(plan, folder)
+        trim_heap()  # free memory in the heap would hide as much of the run's own use
         process_peak = ResidentPeak()
-        pixel_size = request.found_pixel_size(source)
+        pixel_size = request.known_pixel_size(source)
         sections, side, result = execute(
-            made,
+            plan,
             pipeline,
             source,
             team.backend,
             folder,
             bar,
             wall_time,
-            request.given,
+            request.out_array,
             sections_run,
             pixel_size_um=None if pixel_size is None else pixel_size.column_um,
         )
         wall_time.begin("finishing")
         if resolver is not None:
-            correct_records(made, sections, resolver)
-        files = folder.finish(_found(side), bar)
+            correct_records(plan, sections, resolver)
+        files = folder.finish(_values_found(side), bar)
         wall_time.stop()
         sections_s = sum(section.duration_s for section in sections if not section.is_earlier)
         report = Report(
-            plan=made,
-            device=team.device_of(made),
+            plan=plan,
+            device=team.device_of(plan),
             sections=sections,
             side_results=side.by_method,
             by_reference=side.by_reference,
@@ -114,7 +114,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
             phases_s=wall_time.other_phases(sections_s),
             process_bytes=None if request.is_for_workers else process_peak.grown_bytes,
             result=result,
-            result_info=_info_in_memory(made, pipeline, source),
+            result_info=_info_in_memory(plan, pipeline, source),
             provenance=provenance,
             records=folder.records(request.picture),
         )
@@ -126,7 +126,7 @@ def carry_out(request: RunRequest, pipeline: Pipeline) -> Report:
 def _team(
     request: RunRequest, pipeline: Pipeline, source: Source, folder: Results, log: RunLog
 ) -> Iterator[Team]:
-    """Start what carries a run out."""
+    """Start the process or the workers that carry out a run."""
     if request.is_for_workers:
         with workers_of(request, pipeline, source, folder) as team:
             log.add(team.workers.text)
@@ -158,7 +158,7 @@ def write_texts(
 
 
 def _identity(request: RunRequest, team: Team) -> dict[str, Any]:
-    """What the run is made for, and what of it a later one need not be told again."""
+    """Describe the run for its journal, with the options that a resumed run reuses."""
     return {
         **team.identity(),
         "scan_path": _text_of(request.scan),
@@ -171,7 +171,7 @@ def result_origin(request: RunRequest, source: Source, provenance: Provenance) -
     """Describe what all results of a run have in common."""
     facts = facts_of(source)
     return ResultInfo(
-        pixel_size=request.found_pixel_size(source),
+        pixel_size=request.known_pixel_size(source),
         first_pixel=source.detector_start,
         scan=provenance.scan.encode(errors="backslashreplace").decode(),
         facts=() if facts is None else facts.values,
@@ -181,19 +181,19 @@ def result_origin(request: RunRequest, source: Source, provenance: Provenance) -
 
 
 def _info_in_memory(plan: Plan, pipeline: Pipeline, source: Source) -> ResultInfo:
-    """What a result that is kept in memory is."""
+    """Describe the result that is kept in memory."""
     scan = ResultInfo(angles=source.angles, first_pixel=source.detector_start)
     return infos_of_steps(plan, pipeline, scan)[plan.sections[-1].steps[-1].index]
 
 
-def _found(side: SideResults) -> dict[str, Any]:
-    """Values that were found during the run, by the text of the references to them."""
+def _values_found(side: SideResults) -> dict[str, Any]:
+    """Return the values that the run found, by the text of their references."""
     return {str(Reference(*key)): value for key, value in side.by_reference.items()}
 
 
 @contextlib.contextmanager
 def _with_resume_hint(folder: Results) -> Iterator[None]:
-    """Add to an error, or to an interrupt, how a run that is kept can be continued."""
+    """Add to an error or an interrupt how to resume the run."""
     try:
         yield
     except (MaxslicesError, MemoryError, ImportError, OSError, KeyboardInterrupt) as error:
@@ -205,11 +205,13 @@ def _with_resume_hint(folder: Results) -> Iterator[None]:
         elif not hint:
             raise
         is_memory = isinstance(error, ImportError | OSError | MemoryError)
-        kind = MemoryError if is_memory else type(error)  # NumPy's own takes a shape and a dtype
+        kind = (
+            MemoryError if is_memory else type(error)
+        )  # NumPy's MemoryError takes a shape and a dtype
         texts = [text for text in (str(error), hint) if text]
         raise kind("; ".join(texts)) from error.__cause__
 
 
-def _text_of(given: object) -> str | None:
-    """Path as text; None for what is no path."""
-    return os.fspath(given) if isinstance(given, str | os.PathLike) else None
+def _text_of(path: object) -> str | None:
+    """Return a path as text, or None for other objects."""
+    return os.fspath(path) if isinstance(path, str | os.PathLike) else None

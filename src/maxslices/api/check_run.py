@@ -1,4 +1,4 @@
-"""What a plan is made for, and checks that a plan, or a stopped run, is for the run at hand."""
+"""Checks that a plan or a stopped run matches a run, and that its memory is free."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .scan_and_output import spec_of
 def check_plan_here(
     plan: Plan, in_memory: bool, pipeline: Pipeline, source: Source, backend: Backend
 ) -> None:
-    """Check that a plan is for this run.
+    """Check that a plan matches a run.
 
     Raises
     ------
     PlanError
-        Naming each difference.
+        If it differs. The error names each difference.
     UsageError
-        If the plan's numbers make no sense.
+        If the plan's numbers are inconsistent.
     """
     spec = spec_of(source, backend)
     differences = plan.made_for.differences(made_for(pipeline, spec, backend.kind))
@@ -42,36 +42,36 @@ def check_plan_here(
 
 
 def _check_sections_of(plan: Plan, pipeline: Pipeline, scan: ScanSpec) -> None:
-    """Check that a plan's sections are those of the pipeline on the scan."""
+    """Check that a plan's sections match the pipeline on the scan."""
     if plan.sections[0].input != scan.projections:
         raise PlanError(
             f"the plan's first section reads {plan.sections[0].input}; the scan is "
             f"{scan.projections}: plan again"
         )
     pipeline = _as_planned(pipeline, plan)
-    given = [step for section in plan.sections for step in section.steps]
-    values = [dict(step.parameters) for step in given]
-    wanted = [{name: plain(v) for name, v in step.parameters.items()} for step in pipeline.steps]
+    steps = [step for section in plan.sections for step in section.steps]
+    values = [dict(step.parameters) for step in steps]
+    expected = [{name: plain(v) for name, v in step.parameters.items()} for step in pipeline.steps]
     planned = [(s.slice_dim, s.halo, [step.method for step in s.steps]) for s in plan.sections]
-    # One that was made without the scan assumes that rows can be read: it can be carried out.
-    ways = [
+    # A plan that was made without the scan assumes that rows can be read. It can still run.
+    alternatives = [
         [
-            (each.slice_dim, each.halo, [step.meta.full_name for step in each.steps])
-            for each in cut_into_sections(pipeline, reads_rows=reads_rows)
+            (section.slice_dim, section.halo, [step.meta.full_name for step in section.steps])
+            for section in cut_into_sections(pipeline, reads_rows=reads_rows)
         ]
         for reads_rows in (scan.reads_rows, not scan.reads_rows)
     ]
-    if planned not in ways or values != wanted:
+    if planned not in alternatives or values != expected:
         raise PlanError("the plan's sections are not those of the pipeline: plan again")
 
 
 def _as_planned(pipeline: Pipeline, plan: Plan) -> Pipeline:
-    """Pipeline with the values that a plan was made with, in place of references.
+    """Replace references of a pipeline by the values that a plan was made with.
 
     Raises
     ------
     PlanError
-        If the plan names a parameter that is not a reference.
+        If the plan has a value for a parameter that is not a reference.
     """
     planned = [step for section in plan.sections for step in section.steps]
     for step, each in zip(pipeline.steps, planned, strict=False):
@@ -87,7 +87,7 @@ def _as_planned(pipeline: Pipeline, plan: Plan) -> Pipeline:
 
 
 def _check_destination(plan: Plan, pipeline: Pipeline, *, in_memory: bool) -> None:
-    """Check that a plan's result goes where the run's does."""
+    """Check that a plan and a run have the same destination of the result."""
     destination = plan.sections[-1].destination
     if destination == "memory" and not in_memory:
         raise PlanError(
@@ -97,7 +97,7 @@ def _check_destination(plan: Plan, pipeline: Pipeline, *, in_memory: bool) -> No
         raise PlanError("the plan writes its result to a folder: name one as `out`")
     is_saved = any(step.save_result for step in pipeline.steps)
     if is_saved == (destination == "nothing"):
-        keeps = "a result" if is_saved else "none"
+        keeps = "a result" if is_saved else "no result"
         raise PlanError(
             f"the plan's last destination is {destination!r}; the pipeline saves {keeps}: plan "
             "again"
@@ -114,12 +114,12 @@ def check_free(plan: Plan, place: str, free_bytes: int, host_free_bytes: int) ->
     place : str
         Name of the device, for the message.
     free_bytes, host_free_bytes : int
-        Memory that is free on the device, and on the host.
+        Free memory on the device and on the host.
 
     Raises
     ------
     PlanError
-        If it is not.
+        If it is not free.
     """
     needed = max(each.estimated_bytes + each.stored_bytes for each in plan.sections)
     needed += plan.reserved_bytes
@@ -139,11 +139,11 @@ def check_host_free(plan: Plan, place: str, free_bytes: int) -> None:
     Raises
     ------
     PlanError
-        If it is not.
+        If it is not free.
     """
     needed = max(each.host_bytes for each in plan.sections)
     option = "--memory" if plan.device == "cpu" else "--host-memory"
-    if plan.device == "cpu":  # where host memory is all there is
+    if plan.device == "cpu":  # data of all kinds are in host memory
         needed = max(needed, *(each.estimated_bytes + each.stored_bytes for each in plan.sections))
     if needed > free_bytes:
         raise PlanError(
@@ -153,10 +153,10 @@ def check_host_free(plan: Plan, place: str, free_bytes: int) -> None:
 
 
 def made_for(pipeline: Pipeline, scan: ScanSpec, device: Device) -> MadeFor:
-    """Describe what a plan is made for, or what a run is about to do, to be compared.
+    """Describe what a plan is for, so that it can be compared with a run.
 
-    The scan's name is left out: the same scan may have another path elsewhere. So are flats, darks
-    and angles that no method takes.
+    The name of the scan is omitted, as the same scan may have another path elsewhere. Flats, darks
+    and angles that no method takes are omitted too.
     """
     taken = {name for step in pipeline.steps for name in step.meta.supplied}
     frames = {"flats": scan.flats, "darks": scan.darks}
@@ -186,11 +186,11 @@ def _versions(pipeline: Pipeline, device: Device) -> dict[str, Any]:
 
 
 def _version(name: str) -> str | None:
-    """Version of an installed package; None where it is missing."""
+    """Return the version of a package, or None if it is not installed."""
     try:
         if importlib.util.find_spec(name) is None:
             return None
-    except ValueError:  # a module that was made while a program ran has no specification
+    except ValueError:  # a module that a program created has no specification
         return None
     if name == "cupy":  # installed as cupy-cuda13x and the like
         import cupy

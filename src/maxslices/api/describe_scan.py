@@ -17,7 +17,7 @@ from ..io.scans.facts import Stack, StoredFacts
 from .scan_and_output import facts_of, likely_layout
 
 _SHOWN = 6
-"""Most gaps, and most other 3D data sets, that are listed."""
+"""Most gaps, and most other 3D data sets, to list."""
 _KINDS = {0: "projections", 1: "flats", 2: "darks", 3: "invalid", -1: "for alignment"}
 
 
@@ -28,37 +28,37 @@ class Angles:
     n_angles: int
     """Number of angles."""
     first: float
-    """Of the first projection."""
+    """Angle of the first projection."""
     last: float
-    """Of the last projection."""
+    """Angle of the last projection."""
     step: float
-    """Typical degrees between neighbours by angle."""
+    """Typical step between neighbouring angles."""
     order: str
     """ "increasing", "decreasing" or "in no order"."""
     gaps: tuple[tuple[int, float], ...]
-    """Projection after each gap, and the step there."""
+    """Number of the projection after each gap, and the step there."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanDescription:
-    """What is in a scan: `maxslices.describe`, `maxslices info`."""
+    """Description of a scan: `maxslices.describe`, `maxslices info`."""
 
     name: str
-    """File, and data set in it."""
+    """File and data set."""
     shape: tuple[int, ...]
     """Projections: (angles, detector_y, detector_x)."""
     dtype: str
     """Dtype of the projections."""
     n_flats: int | None
-    """Number of flats; None without."""
+    """Number of flats, if there are any."""
     n_darks: int | None
-    """Number of darks; None without."""
+    """Number of darks, if there are any."""
     angles: Angles | None
-    """Rotation angles; None without."""
+    """Rotation angles, if they are stored."""
     stored: StoredFacts | None
-    """What an HDF5 file says beside; None for other kinds of files."""
+    """Facts that an HDF5 file stores next to the frames."""
     is_guess: bool = False
-    """True if the file has no known layout, and its parts were found by shapes and names."""
+    """Whether the layout is unknown, and the parts were guessed from shapes and names."""
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the description to plain types, ready for JSON."""
@@ -67,7 +67,9 @@ class ScanDescription:
     def __str__(self) -> str:
         lines = [self.name]
         if self.is_guess:
-            lines.append("  layout        unknown: the paths below are likely, by shapes and names")
+            lines.append(
+                "  layout        unknown: the paths below are guessed from shapes and names"
+            )
         n_bytes = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
         array = f"{' x '.join(map(str, self.shape))} {self.dtype}, {format_bytes(n_bytes)}"
         if self.stored is not None and self.stored.is_volume:
@@ -82,23 +84,23 @@ class ScanDescription:
 
 
 def describe(scan: str | os.PathLike[str] | NDArray[Any] | Source) -> ScanDescription:
-    """Describe what is in a scan.
+    """Describe a scan.
 
     Parameters
     ----------
     scan : path, ndarray, ArrayScan or Source
-        As for `maxslices.run`. In an HDF5 file of no known layout the parts are guessed as
-        ``maxslices try`` does.
+        A scan, as for `maxslices.run`. In an HDF5 file of an unknown layout the parts are guessed,
+        as ``maxslices try`` does.
 
     Returns
     -------
     ScanDescription
-        Printed, it is a text for people.
+        The description. Printed, it is readable text.
 
     Raises
     ------
     SourceError
-        If it cannot be read, or no scan is found in it; it lists 3D data sets of the file.
+        If it cannot be read or has no scan. The error lists the 3D data sets of the file.
     """
     source = open_source(scan, guess=True)
     try:
@@ -148,10 +150,10 @@ def _stored_lines(stored: StoredFacts) -> list[str]:
         f"  {'' if number else 'paths':<13} {part}: {where}"
         for number, (part, where) in enumerate(stored.layout.parts.items())
     ]
-    kept = "in one piece" if stored.chunks is None else f"in chunks of {stored.chunks}"
-    packed = f", {stored.compression}" if stored.compression else ", not compressed"
+    chunks = "in one piece" if stored.chunks is None else f"in chunks of {stored.chunks}"
+    packing = f", {stored.compression}" if stored.compression else ", not compressed"
     size = format_bytes(stored.stored_bytes) if stored.stored_bytes else "in other files"
-    lines.append(f"  stored        {size}, {kept}{packed}")
+    lines.append(f"  stored        {size}, {chunks}{packing}")
     if stored.frame_kinds:
         counts = (f"{n} {_KINDS.get(k, f'of kind {k}')}" for k, n in stored.frame_kinds.items())
         lines.append(f"  frames        {', '.join(counts)}")
@@ -165,7 +167,7 @@ def _stored_lines(stored: StoredFacts) -> list[str]:
         lines.append(f"  angles        {stored.angle_note}")
     lines += _stack_lines(stored.stacks)
     if not stored.is_complete:
-        lines.append("  the file has more objects than were looked at")
+        lines.append("  the file has more objects than were searched")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""A run on workers: what they are asked, on their devices, before and while it goes on."""
+"""Runs on workers: starting them, their budgets, and calls before and during a run."""
 
 from __future__ import annotations
 
@@ -47,28 +47,26 @@ def workers_of(
     Raises
     ------
     UsageError
-        If they are on another kind of device than is asked for.
+        If they are on another kind of device than the request's.
     DeviceError
-        If there are none.
+        If no worker can be found or started.
     """
     from ..workers.workers import opened_workers
 
     device = request.device_for(folder)
-    with _client(request, device) as client, opened_workers(client, pipeline) as found:
-        if device.partition(":")[0] not in ("auto", found.device):
-            raise UsageError(
-                f"the device asked for is {device}; the workers are on the {found.device}"
-            )
-        request.announce_workers(found.text)
+    with _client(request, device) as client, opened_workers(client, pipeline) as workers:
+        if device.partition(":")[0] not in ("auto", workers.device):
+            raise UsageError(f"the device is {device}, but the workers are on the {workers.device}")
+        request.announce_workers(workers.text)
         assert isinstance(request.scan, str | os.PathLike)
         path = path_of(request.scan)
         scan = os.fspath(request.scan) if path is None else path.absolute()
-        yield RunOnWorkers(request, pipeline, source, CpuBackend(), found, scan)
+        yield RunOnWorkers(request, pipeline, source, CpuBackend(), workers, scan)
 
 
 @contextmanager
 def held_workers(request: RunRequest) -> Iterator[dict[str, Any]]:
-    """Find or start workers once for several runs; what replaces the options that ask for them."""
+    """Find or start workers for several runs, and return the options with which they are used."""
     if not request.is_for_workers:
         yield {}
         return
@@ -77,7 +75,7 @@ def held_workers(request: RunRequest) -> Iterator[dict[str, Any]]:
 
 
 def _client(request: RunRequest, device: str) -> AbstractContextManager[Client]:
-    """Start or find the cluster that a run asks for."""
+    """Start or find the cluster of a request."""
     from ..workers.local_cluster import local_client
     from ..workers.slurm_cluster import slurm_client
     from ..workers.workers import connected
@@ -94,13 +92,13 @@ def _client(request: RunRequest, device: str) -> AbstractContextManager[Client]:
 
 
 def check_for_workers(request: RunRequest) -> None:
-    """Check, before anything is started, that workers can do a run if they are asked to.
+    """Check a request for workers before anything is started.
 
     Raises
     ------
     UsageError
-        If not: there is no such engine, Dask is not installed or does not start, or they could not
-        read or write.
+        If the engine is unknown, Dask is not installed or does not start, or the workers could not
+        read the scan or write the results.
     """
     engine = request.engine
     if not request.is_for_workers:
@@ -109,18 +107,18 @@ def check_for_workers(request: RunRequest) -> None:
     if isinstance(engine, str) and not is_known:
         raise UsageError(f"unknown engine {engine!r}: use local, dask or dask:ADDRESS")
     if request.slurm is not None and engine != "local":
-        raise UsageError("slurm starts workers of its own: leave the engine out")
+        raise UsageError("slurm starts its own workers: leave the engine out")
     if engine not in ("local", "dask") and (request.workers, request.gpus) != (None, None):
-        raise UsageError("workers and gpus are for a cluster of this machine alone")
+        raise UsageError("workers and gpus need a cluster on this machine: leave them out")
     if importlib.util.find_spec("distributed") is None:
         raise UsageError("several workers need Dask: pip install 'maxslices[dask]'")
     try:
-        importlib.import_module("dask")  # which reads its configuration
-    except Exception as error:  # noqa: BLE001 - of YAML, or of what a file asks for
+        importlib.import_module("dask")  # reads its configuration
+    except Exception as error:  # noqa: BLE001 - invalid YAML or invalid settings
         reason = " ".join(str(error).split())
         raise UsageError(
-            f"Dask does not start: {type(error).__name__}: {reason}; see to its configuration "
-            "files: in the folder or file that DASK_CONFIG names, or in ~/.config/dask"
+            f"Dask does not start: {type(error).__name__}: {reason}; check its configuration "
+            "in the folder or file that DASK_CONFIG names, or in ~/.config/dask"
         ) from None
     if not isinstance(request.scan, str | os.PathLike):
         raise UsageError("workers read the scan themselves: give its path, not an array")
@@ -130,36 +128,36 @@ def check_for_workers(request: RunRequest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunOnWorkers(Team):
-    """A run whose blocks workers run; this process puts the shares together, on the CPU."""
+    """Carries out a run on workers. This process joins their results on the CPU."""
 
     workers: Workers
     """The workers."""
     scan: Path | str
-    """Path of the scan, absolute, or its address."""
+    """Absolute path of the scan, or its address."""
 
     def device_of(self, plan: Plan) -> str:
-        """Kind of device that the plan is for."""
+        """Return the kind of the plan's device."""
         return plan.device
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Have a worker call a function with the pipeline, the scan and its device too."""
+        """Call a function on a worker, with pipeline, scan and device as last arguments."""
         run = self.scan, self.pipeline, self.workers.device
         return self.workers.submit(_call_with_scan, function, args, *run)
 
     def identity(self) -> dict[str, Any]:
-        """Have a worker describe the run; see `run_identity`."""
+        """Describe the run on a worker. See `run_identity`."""
         files = files_read(self.scan, self.pipeline)
         identity: dict[str, Any] = self.call(identity_of, files)
         return identity
 
     def check(self, plan: Plan) -> None:
-        """Check that these workers can carry a plan out, each of them."""
+        """Check that each worker can carry out a plan."""
         _check_in_files(plan)
         for each in _with_shares(self.workers.facts, self.workers.device):
             check_free(plan, each.place, each.free_bytes, each.host_free_bytes)
 
     def new_plan(self, folder: Results) -> tuple[Plan, None]:
-        """Have a worker plan the run; workers that measure methods correct no records."""
+        """Plan the run on a worker. The run corrects no records."""
         request, facts, kind = self.request, self.workers.facts, self.workers.device
         budgets = worker_budgets(facts, kind, request.memory, request.host_memory)
         plan = partial(
@@ -168,13 +166,13 @@ class RunOnWorkers(Team):
             estimator=request.estimator,
             scratch=request.scratch,
         )
-        made: Plan = self.call(plan, replace(budgets, shares_memory=self.workers.share_memory))
+        new_plan: Plan = self.call(plan, replace(budgets, shares_memory=self.workers.share_memory))
         for each in _with_shares(facts, kind):
-            check_host_free(made, each.place, each.host_free_bytes)
-        return made, None
+            check_host_free(new_plan, each.place, each.host_free_bytes)
+        return new_plan, None
 
     def begin(self, plan: Plan, folder: Results) -> Workers:
-        """Tell workers what the run is; they run its sections then."""
+        """Send the run to the workers, which then run its sections."""
         from ..workers.section_job import RunJob
         from ..workers.worker import versions_here
 
@@ -195,28 +193,28 @@ class RunOnWorkers(Team):
 def worker_budgets(
     facts: tuple[WorkerFacts, ...], kind: str, memory: str | int | None, host: str | int | None
 ) -> Budgets:
-    """Budgets with which a plan fits every worker.
+    """Return budgets with which a plan fits every worker.
 
-    `memory` is that of each worker; host memory beside GPUs is that of a machine, of which its
-    workers have equal shares. So is the memory that is free, where none is given on the CPU.
+    `memory` is the budget of each worker. With GPUs, `host` is the budget of a machine, which its
+    workers share equally. On the CPU, the default of `memory` is an equal share of the free memory.
 
     Raises
     ------
     DoesNotFitError
-        If more is given than limits allow.
+        If a budget exceeds the limits of the workers.
     """
     free, n_on = _with_shares(facts, kind), Counter(each.machine for each in facts)
-    if (given := memory if kind == "cpu" else host) is not None:
+    if (host_budget := memory if kind == "cpu" else host) is not None:
         for each in facts:
             n_sharing = n_on[each.machine] if kind == "cpu" else 1
             limits = each.limits
-            check_limits(parse_bytes(given), limits, n_processes=n_sharing, place=each.host)
+            check_limits(parse_bytes(host_budget), limits, n_processes=n_sharing, place=each.host)
     n_threads = max(each.n_threads for each in facts)
     on_device = min(each.free_bytes for each in free) if memory is None else parse_bytes(memory)
     if kind == "cpu":
         if host is not None:
             raise UsageError(
-                "on the CPU the device's memory is the host's: give memory alone (--memory)"
+                "on the CPU host memory is the device's memory: give only memory (--memory)"
             )
         return Budgets("cpu", on_device, on_device, 0, n_threads, len(facts))
     on_host = min(each.host_free_bytes for each in free)
@@ -227,23 +225,23 @@ def worker_budgets(
 
 
 def _with_shares(facts: tuple[WorkerFacts, ...], kind: str) -> list[WorkerFacts]:
-    """Workers on devices of a kind, each with an equal share of what is free on its machine."""
+    """Give each worker an equal share of the free memory of its machine."""
     n_on = Counter(each.machine for each in facts)
-    found = []
+    shared = []
     for each in facts:
         on_host = each.host_free_bytes // n_on[each.machine]
         on_device = on_host if kind == "cpu" else each.free_bytes
-        found.append(replace(each, free_bytes=on_device, host_free_bytes=on_host))
-    return found
+        shared.append(replace(each, free_bytes=on_device, host_free_bytes=on_host))
+    return shared
 
 
 def _check_in_files(plan: Plan) -> None:
-    """Check that several processes can carry a plan out.
+    """Check that several processes can carry out a plan.
 
     Raises
     ------
     PlanError
-        If data between sections are to be in the memory of one.
+        If data between sections would be in the memory of one process.
     """
     for number, section in enumerate(plan.sections[:-1], start=1):
         if section.destination != "scratch file":
@@ -255,7 +253,7 @@ def _check_in_files(plan: Plan) -> None:
 
 
 def _plan(*args: Any, **options: Any) -> Plan:
-    """`plan_source` without the resolver, which cannot be sent."""
+    """Call `plan_source` without returning its resolver, which cannot be pickled."""
     return plan_source(*args, **options)[0]
 
 
@@ -266,7 +264,7 @@ def _call_with_scan(
     pipeline: Pipeline,
     kind: str,
 ) -> Any:
-    """Call a function on a worker; see `RunOnWorkers.call`."""
+    """Call a function on a worker. See `RunOnWorkers.call`."""
     backend = select_backend("cuda:0" if kind == "cuda" else "cpu")
     with ExitStack() as held:
         with warnings_shown_before():

@@ -1,4 +1,4 @@
-"""Pictures of a scan and of results, and the page that a run leaves."""
+"""Pictures of scans and results, and the page of a run."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from ..system.threads import N_CORES
 
 
 def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
-    """Write the picture of a scan as a PNG.
+    """Write a PNG of a scan: a projection, the mean flat and a sinogram.
 
     Parameters
     ----------
     scan : path or ndarray
-        As for `maxslices.run`.
+        A scan, as for `maxslices.run`.
     path : pathlib.Path
         File to write, ending in ``.png``.
 
@@ -57,7 +57,7 @@ def draw_scan(scan: str | os.PathLike[str] | NDArray[Any], path: Path) -> None:
     }
     drawn = {label: image for label, image in images.items() if image is not None}
     rows, columns = projection.shape
-    from ..runner.sweep_pictures import ContactSheet  # fonts and tifffile, only for sheets
+    from ..runner.sweep_pictures import ContactSheet  # imports fonts and tifffile
 
     sheet = ContactSheet(len(drawn), (max(rows, columns // 2), columns), name)
     for label, image in drawn.items():
@@ -87,7 +87,7 @@ def draw_slices(folder: RunFolder, title: str) -> None:
     Raises
     ------
     SourceError
-        If there is no result.
+        If the last step saves no result.
     StoreError
         If the picture cannot be written.
     """
@@ -106,7 +106,7 @@ def draw_slices(folder: RunFolder, title: str) -> None:
 
 
 def _three(n_slices: int) -> list[int]:
-    """A quarter, half and three quarters of the way; the middle three or fewer of a few.
+    """Choose the slices at a quarter, half and three quarters, or all of a few.
 
     Examples
     --------

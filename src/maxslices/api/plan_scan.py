@@ -1,4 +1,4 @@
-"""Check a pipeline, or plan it on a scan, without running it: `check` and `plan`."""
+"""Check a pipeline or plan it on a scan: `check` and `plan`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from .run_request import PlanOptions, PlanRequest
 from .scan_and_output import Scan, chosen_part, opened, spec_of
 
 ASSUMED_FRAMES = 20
-"""Number of flats, and of darks, assumed if only the shape of a scan is known: what beamlines
-usually take of each."""
+"""Flats, and darks, that are assumed if only the shape of a scan is known: a usual number at
+beamlines."""
 
 
 def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanOptions]) -> Plan:
@@ -40,40 +40,38 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
     Parameters
     ----------
     scan : path, ndarray, ArrayScan, Source or ArraySpec
-        The scan; its data are not read. An `ArraySpec` stands for one that is not there:
-        as many flats and darks as is usual (20 each) are assumed.
+        The scan. Its data are not read. An `ArraySpec` is the shape and dtype of a scan without a
+        file. It is assumed to have 20 flats and 20 darks.
     pipeline : Pipeline, path or iterable of steps
         A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
     device : str
-        "cpu", "cuda", "cuda:N" or "auto": where `run` would run. "cuda" needs no GPU if
-        `memory` is given: that plans for a card of this size. For an `ArraySpec` with
-        `memory`, "auto" does so too.
+        "cpu", "cuda", "cuda:N" or "auto", as for `run`. With `memory`, "cuda" plans for a GPU of
+        that size and does not need one. So does "auto" for an `ArraySpec`.
     memory : str or int, optional
-        Budget on the device, such as ``"16GB"``, or bytes; by default what is free.
+        Budget on the device, such as ``"16GB"``, or bytes. Default: the free memory.
     host_memory : str or int, optional
-        Budget in host memory; by default most of what is free. On the CPU it is `memory`.
+        Budget in host memory. Default: most of the free memory. On the CPU it is `memory`.
     block : int, "auto" or "max"
         Slices in a block.
     estimator : {"declared", "recorded", "replayed", "probed"}, optional
-        The only source of estimates to use. By default what a method declares, else what is
-        recorded of it on this device and these versions, else it is replayed, if it is for torch
-        and the device a GPU, or probed: run on a few slices.
+        The only source of estimates to use. By default an estimate is the one that a method
+        declares, or a record for this device and these versions. Otherwise a torch method is
+        replayed if the device is a GPU, and other methods are probed: run on a few slices.
     rows, columns, angles : str, int, slice or tuple, optional
-        Part of the scan that is read, as for `run`.
+        Part of the scan to read, as for `run`.
     workers : int, optional
-        Processes of each machine that are to run the blocks: data between sections are in files
-        then, and host memory is shared among them. `memory` is that of each.
+        Processes on each machine that run the blocks. They share host memory, and data between
+        sections are in files. `memory` is the budget of each process.
 
     Returns
     -------
     Plan
-        Its sections and blocks, and the memory that they take. Of a sweep, that of its first
-        value.
+        Sections, blocks and their memory. The plan of a sweep is that of its first value.
 
     Raises
     ------
     MaxslicesError
-        If the scan or pipeline cannot be used, or it does not fit.
+        If the scan or pipeline is invalid, or the work does not fit.
 
     Examples
     --------
@@ -92,7 +90,7 @@ def plan(scan: Scan | ArraySpec, pipeline: PipelineLike, **options: Unpack[PlanO
         backend = card_here(request.device)
     if workers is not None:
         if workers < 1:
-            raise UsageError(f"{workers} workers cannot do anything: at least one is needed")
+            raise UsageError(f"workers is {workers}: at least 1 is needed")
         if swept:
             raise UsageError("a sweep runs in one process: leave out workers")
         budgets = budgets.of_each(workers, is_given=request.memory is not None)
@@ -123,18 +121,18 @@ Answer = TypeVar("Answer")
 
 
 FindValue = Callable[[Pipeline, UnknownReferenceError], Pipeline]
-"""Returns the pipeline planned with the value that an error asks for."""
+"""Returns the pipeline with a planned value for the reference of an error."""
 
 
 def answered(
     ask: Callable[[Pipeline], Answer], pipeline: Pipeline, find: FindValue
 ) -> tuple[Answer, Pipeline]:
-    """Ask about a pipeline, again with each value that the answer turns out to depend on.
+    """Call a function of a pipeline, and find each value of a reference that it needs.
 
     Returns
     -------
     (Answer, Pipeline)
-        The answer, and the pipeline planned with those values.
+        Result of the function, and the pipeline planned with the values found.
     """
     while True:
         try:
@@ -144,12 +142,12 @@ def answered(
 
 
 def with_default(pipeline: Pipeline, error: UnknownReferenceError) -> Pipeline:
-    """Return the pipeline planned with the method's default for a value that only a run can find.
+    """Plan a pipeline with a method's default for a value that only a run can find.
 
     Raises
     ------
     UnknownReferenceError
-        If the parameter has none.
+        If the parameter has no default.
     """
     default = next(
         step.default_of(name)
@@ -163,10 +161,10 @@ def with_default(pipeline: Pipeline, error: UnknownReferenceError) -> Pipeline:
 
 
 def assumed_values(pipeline: Pipeline) -> list[str]:
-    """Notes on the defaults that a pipeline is planned with; see `with_default`."""
+    """List notes on the defaults that a pipeline is planned with. See `with_default`."""
     return [
         f"{step.meta.name}: {name} is {step.parameters[name]}, which a run finds; planned with "
-        f"{value!r}, the default, and a run that finds another value refuses this plan"
+        f"the default {value!r}, and a run that finds another value rejects this plan"
         for step in pipeline.steps
         for name, value in step.planned_values.items()
     ]
@@ -186,13 +184,13 @@ def plan_pipeline(
 ) -> Plan:
     """Find the memory models of a pipeline's methods, and plan with them.
 
-    Parameters are those of `maxslices.planner.make_plan`, and one more.
+    Parameters are those of `maxslices.planner.make_plan`, and `find`.
 
     Parameters
     ----------
     find : callable, optional
-        Finds values of references that the plan depends on; see `answered`. By default they are
-        the methods' defaults, and the plan has a note on each.
+        Finds values of references that the plan depends on. See `answered`. By default the
+        methods' defaults are used, and the plan has a note on each.
 
     Raises
     ------
@@ -205,7 +203,7 @@ def plan_pipeline(
     )
     assumed = assumed_values(known) if find is None else []
     taken = {name for step in pipeline.steps for name in step.meta.supplied}
-    made = make_plan(
+    new_plan = make_plan(
         models,
         budgets,
         scan=f"{scan.name}: {scan.projections}",
@@ -216,28 +214,28 @@ def plan_pipeline(
         notes=(*notes, *pipeline.warnings, *assumed, *scan.missing_frame_notes(taken)),
         made_for=made_for(pipeline, scan, budgets.kind),
     )
-    check_planned(models, made.sections)
-    return made
+    check_planned(models, new_plan.sections)
+    return new_plan
 
 
 def with_rows(pipeline: Pipeline, n_rows: int, find: FindValue) -> tuple[SweptPipeline, SweepRows]:
-    """Cut a pipeline before its swept step, and choose the rows that the pictures depend on."""
+    """Cut a pipeline before its swept step, and choose the rows that its slices depend on."""
 
-    def chosen(known: Pipeline) -> tuple[SweptPipeline, SweepRows]:
+    def cut_and_rows(known: Pipeline) -> tuple[SweptPipeline, SweepRows]:
         cut = cut_at_sweep(known)
         assert cut is not None  # it has a sweep
         return cut, rows_of_sweep(cut, n_rows)
 
-    return answered(chosen, pipeline, find)[0]
+    return answered(cut_and_rows, pipeline, find)[0]
 
 
 def sweep_notes(cut: SweptPipeline, rows: SweepRows) -> tuple[str, ...]:
-    """Values, rows, and steps that are left out, in words."""
+    """Describe the values, the rows and the omitted steps of a sweep."""
     values = cut.sweep.values
     counted = f"{len(values):,} value{'' if len(values) == 1 else 's'}"
     notes = [
         f"a sweep of {cut.name} over {counted}: {shown_values(values)}; each is planned when it "
-        "runs, and the steps before run once",
+        "runs, and the steps before it run once",
         f"{rows.n_rows} row{'' if rows.n_rows == 1 else 's'} in the middle, {rows.start} to "
         f"{rows.stop - 1}, are read: {', '.join(rows.why)}",
     ]
@@ -253,9 +251,9 @@ def sweep_notes(cut: SweptPipeline, rows: SweepRows) -> tuple[str, ...]:
 def first_of_sweep(
     pipeline: Pipeline, scan: ScanSpec
 ) -> tuple[Pipeline, ScanSpec, tuple[str, ...]]:
-    """What a plan of a sweep is made for: its first value, on the rows that are read; with notes.
+    """Return pipeline, scan and notes for the plan of a sweep: its first value on the rows read.
 
-    Steps that look at other rows are left out: they run alone.
+    Steps that read other rows are omitted, as they run separately.
     """
     cut, rows = with_rows(pipeline, scan.projections.shape[1], with_default)
     swept = cut.with_value(cut.sweep.values[0], {})
@@ -271,18 +269,18 @@ def first_of_sweep(
 
 
 def _assumed(scan: ArraySpec, pipeline: Pipeline) -> tuple[ScanSpec, list[str]]:
-    """What a scan whose shape alone is known has, in the loader's preview; notes on it."""
+    """Describe a scan of which only the shape is known, in the loader's preview, with notes."""
     check_dtype("a scan", scan.dtype)
     whole, preview = scan, pipeline.loader.preview
     ends = [preview.bounds(axis, n, "a scan") for axis, n in enumerate(scan.shape)]
     steps = (preview.angle_step, 1, 1)
-    shape = tuple(len(range(*each, step)) for each, step in zip(ends, steps, strict=True))
+    shape = tuple(len(range(*end, step)) for end, step in zip(ends, steps, strict=True))
     scan = ArraySpec(shape, scan.dtype)
-    wanted = {name for step in pipeline.steps for name in step.meta.supplied}
-    assumed = [name for name in ("flats", "darks") if name in wanted]
+    needed = {name for step in pipeline.steps for name in step.meta.supplied}
+    assumed = [name for name in ("flats", "darks") if name in needed]
     notes = [f"{ASSUMED_FRAMES} frames each of {' and '.join(assumed)} are assumed"] * bool(assumed)
     if scan != whole:
-        notes.append(f"the preview leaves {scan} of {whole}")
+        notes.append(f"the preview reads {scan} of {whole}")
     frames = scan.with_slices(0, ASSUMED_FRAMES)
     return ScanSpec(scan, frames, frames, True, name="a scan"), notes
 
@@ -295,7 +293,7 @@ def check(
     columns: PartLike | None = None,
     angles: PartLike | None = None,
 ) -> str:
-    """Check that a pipeline is well formed, and that it can run on a scan if one is given.
+    """Check that a pipeline is valid and, with a scan, that it can run on it.
 
     Parameters
     ----------
@@ -304,17 +302,17 @@ def check(
     scan : path, ndarray, ArrayScan or Source, optional
         A scan.
     rows, columns, angles : str, int, slice or tuple, optional
-        Part of the scan that is read, as for `run`.
+        Part of the scan to read, as for `run`.
 
     Returns
     -------
     str
-        What was checked, for people.
+        Summary of the checks as text.
 
     Raises
     ------
     MaxslicesError
-        With every fault found.
+        If anything is invalid. The error lists every fault.
     """
     chosen = {"rows": rows, "columns": columns, "angles": angles}
     checked = chosen_part(scan, as_pipeline(pipeline), chosen)
@@ -348,7 +346,7 @@ def check(
 
 
 def _sections_of(pipeline: Pipeline, *, reads_rows: bool) -> list[Section]:
-    """Sections of a pipeline; none if they depend on what only a run can find."""
+    """Cut a pipeline into sections, or return none if they depend on values that a run finds."""
     with contextlib.suppress(UnknownReferenceError):
         return answered(
             lambda known: cut_into_sections(known, reads_rows=reads_rows),
@@ -359,7 +357,7 @@ def _sections_of(pipeline: Pipeline, *, reads_rows: bool) -> list[Section]:
 
 
 def _about_steps(pipeline: Pipeline, *, reads_rows: bool) -> list[str]:
-    """Lines on the sections and sweeps of a pipeline."""
+    """List the sections and sweeps of a pipeline."""
     lines = []
     for number, section in enumerate(_sections_of(pipeline, reads_rows=reads_rows), start=1):
         names = ", ".join(step.meta.name for step in section.steps)

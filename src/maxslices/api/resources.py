@@ -1,4 +1,4 @@
-"""Resources of a run: a device, budgets, and sources of estimates."""
+"""Resources of a run: the device, budgets and sources of estimates."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..system.threads import MOST_THREADS, N_THREADS
 
 
 def measures(pipeline: Pipeline, estimator: str | None) -> bool:
-    """True if an estimate has to be measured, or was measured before."""
+    """Whether an estimate is measured, or was measured before."""
     undeclared = any(step.meta.estimator is None for step in pipeline.steps)
     return undeclared or estimator in ("recorded", "replayed", "probed")
 
 
 def card_here(device: str) -> Backend | None:
-    """GPU of that name on this machine; None if there is none."""
+    """Return a GPU of this machine, or None if it does not exist."""
     try:
         backend = select_backend(device)
     except DeviceError:
@@ -38,7 +38,7 @@ def chooser_for(
     backend: Backend | None,
     estimator: str | None,
 ) -> ModelResolver:
-    """ModelResolver of memory models for a scan on a device."""
+    """Make the resolver of memory models for a scan on a device."""
     side = {name: spec for name in ("flats", "darks") for spec in scan.frames({name})}
     return ModelResolver(
         budgets.kind,
@@ -53,7 +53,7 @@ def chooser_for(
 def budgets_of(
     device: str, memory: str | int | None, host_memory: str | int | None, is_here: bool
 ) -> tuple[Budgets, Backend | None]:
-    """Budgets on a device, and the device; None for a GPU that is not here."""
+    """Return the budgets on a device and the device, or None for a GPU of another machine."""
     check_device_name(device)
     is_cuda = device.startswith("cuda") or (device == "auto" and not is_here)
     if memory is None or not is_cuda:
@@ -61,7 +61,7 @@ def budgets_of(
             backend = select_backend(device)
         except DeviceError as error:
             raise DeviceError(
-                f"{error}; to plan for a card that is not here, give its --memory"
+                f"{error}; to plan for a GPU of another machine, give its --memory"
             ) from None
         return budgets_here(backend, memory, host_memory), backend
     host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
@@ -74,16 +74,16 @@ def budgets_of(
 def budgets_here(
     backend: Backend, memory: str | int | None, host_memory: str | int | None
 ) -> Budgets:
-    """Budgets on a device that is here: what is given, else what is free."""
+    """Return the budgets on a device of this machine. The default is the free memory."""
     free = backend.free_bytes()
     budget = free if memory is None else parse_bytes(memory)
-    given = host_memory if backend.kind == "cuda" else memory
-    if given is not None:
-        check_limits(parse_bytes(given), memory_limits())
+    host_budget = host_memory if backend.kind == "cuda" else memory
+    if host_budget is not None:
+        check_limits(parse_bytes(host_budget), memory_limits())
     if backend.kind == "cpu":
         if host_memory is not None:
             raise UsageError(
-                "on the CPU the device's memory is the host's: give memory alone (--memory)"
+                "on the CPU host memory is the device's memory: give only memory (--memory)"
             )
         return Budgets(backend.name, budget, budget, n_threads=N_THREADS)
     host = CpuBackend().free_bytes() if host_memory is None else parse_bytes(host_memory)
@@ -93,23 +93,23 @@ def budgets_here(
 def check_limits(
     wanted_bytes: int, limits: Sequence[MemoryLimit], *, n_processes: int = 1, place: str = ""
 ) -> None:
-    """Check that budgets in host memory are within the limits on processes.
+    """Check that budgets in host memory are within the limits of processes.
 
     Parameters
     ----------
     wanted_bytes : int
         Budget of each process.
     limits : sequence of MemoryLimit
-        Limits, as one of the processes finds them.
+        Limits of one of the processes.
     n_processes : int
         Processes on the machine.
     place : str
-        Name of the machine, if it is another one.
+        Name of the machine, if it is not this one.
 
     Raises
     ------
     DoesNotFitError
-        If they are not: the run would be killed.
+        If a limit is exceeded, as the run would be killed.
     """
     for limit in limits:
         n_sharing = 1 if limit.is_of_process else n_processes

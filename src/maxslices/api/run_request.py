@@ -1,4 +1,4 @@
-"""The options of plans and runs: their types, their defaults, and which go together."""
+"""The options of plans and runs: their types, defaults and valid combinations."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from ..runner import Results
 
 Engine = Union[str, "Client"]
-"""What runs the blocks: "local", "dask", ``"dask:ADDRESS"``, or a client of a Dask cluster."""
+"""Engine that runs the blocks: "local", "dask", ``"dask:ADDRESS"`` or a Dask client."""
 
 
 class PlanOptions(TypedDict, total=False):
-    """Options of `maxslices.plan`, which `maxslices.run` takes too."""
+    """Options of `maxslices.plan`, which are also options of `maxslices.run`."""
 
     device: str
     memory: str | int | None
@@ -70,7 +70,7 @@ class RunOptions(PlanOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a user asks of a plan."""
+    """Arguments of a plan."""
 
     scan: Scan | ArraySpec
     """The scan, or its shape."""
@@ -85,7 +85,7 @@ class PlanRequest:
     block: BlockChoice = "auto"
     """Slices in a block."""
     estimator: str | None = None
-    """The only source of estimates."""
+    """The only source of estimates to use."""
     rows: PartLike | None = None
     """Detector rows."""
     columns: PartLike | None = None
@@ -93,7 +93,7 @@ class PlanRequest:
     angles: PartLike | None = None
     """Frame range and step."""
     workers: int | None = None
-    """Processes on the CPU of this machine; for a plan, those of each machine."""
+    """Processes on the CPU of this machine. For a plan: processes on each machine."""
 
     @property
     def chosen(self) -> dict[str, PartLike | None]:
@@ -107,7 +107,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest(PlanRequest):
-    """What a user asks of a run."""
+    """Arguments of a run."""
 
     scan: Scan
     """The scan."""
@@ -124,7 +124,7 @@ class RunRequest(PlanRequest):
     progress: bool = False
     """Whether progress is shown."""
     plan: Plan | None = None
-    """A plan made before."""
+    """An existing plan."""
     resume: bool = False
     """Whether an unfinished run is resumed."""
     save_all: bool = False
@@ -136,39 +136,39 @@ class RunRequest(PlanRequest):
     picture: bool = False
     """Whether three slices of the result are drawn."""
     engine: Engine = "local"
-    """What runs the blocks."""
+    """Engine that runs the blocks."""
     gpus: int | Literal["all"] | None = None
-    """GPUs of this machine, with a process for each."""
+    """GPUs of this machine, one process each."""
     slurm: str | None = None
     """Options of sbatch, for workers that SLURM starts."""
     announce_workers: Callable[[str], None] = lambda text: None
-    """Called with a line on the workers when they have started."""
+    """Called with a line about the workers when they have started."""
 
     @property
     def is_for_workers(self) -> bool:
-        """True if other processes run the blocks."""
-        asked = self.workers, self.gpus, self.slurm
-        return self.engine != "local" or any(each is not None for each in asked)
+        """Whether other processes run the blocks."""
+        options = self.workers, self.gpus, self.slurm
+        return self.engine != "local" or any(option is not None for option in options)
 
     @property
-    def given(self) -> np.ndarray | None:
-        """The array that is filled; None without."""
+    def out_array(self) -> np.ndarray | None:
+        """The array to fill, if `out` is an array."""
         return self.out if isinstance(self.out, np.ndarray) else None
 
     @property
     def folder_path(self) -> Path | None:
-        """The folder of the results; None without."""
+        """The folder of the results, if `out` is a path."""
         if self.out is None or isinstance(self.out, np.ndarray):
             return None
         return Path(self.out)
 
     def resumed(self) -> RunRequest:
-        """Take the options that are left out from the unfinished run that is resumed.
+        """Add the options of the unfinished run that is resumed.
 
         Raises
         ------
         UsageError
-            If options have other values than there; it names each.
+            If options differ from those of the unfinished run.
         """
         if not self.resume or not isinstance(self.out, str | os.PathLike):
             return self
@@ -178,27 +178,28 @@ class RunRequest(PlanRequest):
         if unfinished is None:
             return self
         before: dict[str, Any] = unfinished.identity.get("options") or {}
-        found = [
+        differences = [
             f"{name} is {value}, and was {before.get(name, 'left out')}"
             for name, value in self.choices.items()
             if before.get(name) != value
         ]
         if self.plan is not None and self.plan != unfinished.plan:
-            found.append("the plan is another one")
-        if found:
+            differences.append("the plan differs")
+        if differences:
             raise UsageError(
-                f"the unfinished run in {self.out} began with other options ({'; '.join(found)})"
-                ": leave them out to continue it, or start anew with --overwrite"
+                f"the unfinished run in {self.out} has other options "
+                f"({'; '.join(differences)}): leave them out "
+                "to resume it, or start anew with --overwrite"
             )
         return replace(self, **before)
 
     def checked(self) -> tuple[Pipeline, SweptPipeline | None]:
-        """Check what is asked for; the pipeline as it will run, and its sweep, if there is one.
+        """Check the request, and return the pipeline to run and its sweep, if it has one.
 
         Raises
         ------
         MaxslicesError
-            If the pipeline is not well formed, or options do not go together.
+            If the pipeline is invalid, or options exclude each other.
         """
         check_out(self.out, self.scan)
         if not isinstance(self.scratch, str | os.PathLike | None):
@@ -217,22 +218,22 @@ class RunRequest(PlanRequest):
         cut = cut_at_sweep(checked)
         in_folder = self.folder_path is not None
         if self.picture and not in_folder:
-            raise UsageError("a picture is saved in a folder: name it as `out`")
+            raise UsageError("picture needs a folder: name it as `out`")
         if cut is not None:
             self._check_sweep()
         if self.save_all:
             checked = checked.saving_all()
         if self.resume and not in_folder:
-            raise UsageError("only a run into a folder can go on: name it as `out`")
+            raise UsageError("resume needs a folder: name it as `out`")
         if self.plan is not None:
             self._check_no_choices()
         return checked, cut
 
     def _check_sweep(self) -> None:
         names = {"engine", "workers", "gpus", "slurm", "save_all", "plan", "picture", "format"}
-        options = [each for each in fields(self) if each.name in names]
-        refused = [each.name for each in options if getattr(self, each.name) != each.default]
-        if self.given is not None:
+        options = [field for field in fields(self) if field.name in names]
+        refused = [field.name for field in options if getattr(self, field.name) != field.default]
+        if self.out_array is not None:
             refused.append("an array to be filled")
         if refused:
             raise UsageError(
@@ -241,26 +242,26 @@ class RunRequest(PlanRequest):
             )
 
     def results(self, pipeline: Pipeline) -> Results:
-        """Where the results go: a folder, checked, or memory."""
-        from ..runner import ResultsInMemory, RunFolder  # a plan needs nothing of them
+        """Return the destination of the results: a checked folder, or memory."""
+        from ..runner import ResultsInMemory, RunFolder  # plans do not need them
 
         path = self.folder_path
         if path is None:
             return ResultsInMemory(None if self.scratch is None else Path(self.scratch))
         folder = RunFolder(path, self.format, self.overwrite, self.resume, self.scratch)
-        for each in files_read(self.scan, pipeline):
-            folder.check_spares(each)
+        for file in files_read(self.scan, pipeline):
+            folder.check_spares(file)
         return folder
 
     def device_for(self, folder: Results) -> str:
-        """Device to run on: the one asked for, else that of the plan."""
+        """Return the device of the request, or by default that of the plan."""
         plan = self.plan if folder.unfinished is None else folder.unfinished.plan
         if self.device != "auto" or plan is None:
             return self.device
         return "cuda:0" if plan.device == "cuda" else plan.device
 
-    def found_pixel_size(self, source: Source) -> PixelSize | None:
-        """Pixel size that is given, else that of the scan; None if neither is known."""
+    def known_pixel_size(self, source: Source) -> PixelSize | None:
+        """Return the pixel size of the request, or by default that of the scan."""
         if self.pixel_size is not None:
             return parse_pixel_size(self.pixel_size)
         scan = self.scan if isinstance(self.scan, Source) else source
@@ -268,9 +269,9 @@ class RunRequest(PlanRequest):
 
     @property
     def choices(self) -> dict[str, Any]:
-        """Options that differ from their defaults, as the journal of a run keeps them."""
+        """Options that differ from their defaults, as a run's journal stores them."""
         host_memory, formats = self.host_memory, ", ".join(map(str, parse_formats(self.format)))
-        given: dict[str, Any] = {
+        options: dict[str, Any] = {
             "memory": None if self.memory is None else parse_bytes(self.memory),
             "host_memory": None if host_memory is None else parse_bytes(host_memory),
             "block": None if self.block == "auto" else self.block,
@@ -281,20 +282,20 @@ class RunRequest(PlanRequest):
             "save_all": self.save_all or None,
             **{name: _plain_part(part) for name, part in self.chosen.items()},
         }
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in options.items() if value is not None}
 
     def _check_no_choices(self) -> None:
-        """Check that nothing that the plan holds is given with it."""
-        decided = ("memory", "host_memory", "block", "estimator")
-        if names := [name for name in self.choices if name in decided]:
+        """Check that no option is set that the plan already contains."""
+        planned = ("memory", "host_memory", "block", "estimator")
+        if names := [name for name in self.choices if name in planned]:
             raise UsageError(
-                f"{', '.join(names)} cannot be given with a plan, which holds what was chosen: "
+                f"{', '.join(names)} cannot be combined with a plan, which contains it: "
                 "plan again with it, or leave it out"
             )
 
 
 def _plain_part(part: PartLike | None) -> Any:
-    """Part of an axis in values of JSON."""
+    """Convert a part of an axis to plain types, ready for JSON."""
     if isinstance(part, slice | range):
         part = part.start, part.stop, part.step
     return plain(part)

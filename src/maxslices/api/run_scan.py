@@ -31,82 +31,82 @@ def run(
     pipeline : Pipeline, path or iterable of steps
         A pipeline, its YAML file, or steps as `Pipeline.from_steps` takes them.
     out : path-like or ndarray, optional
-        Folder for the results; or an array of the last result's shape and dtype,
-        C-contiguous and apart from the scan, to be filled. Without it the last result is kept
-        in memory too, as `Report.result`. A GPU copies at the full speed of its link to and
-        from arrays of `pinned_empty`.
+        Folder for the results, or an array to fill with the last result. The array has the
+        result's shape and dtype, is C-contiguous and does not overlap the scan. Without `out` the
+        last result is kept in memory as `Report.result`. A GPU copies to and from arrays of
+        `pinned_empty` at the full speed of its link.
     device : str
-        "cpu", "cuda:N" or "auto": a GPU if there is one that CuPy can use, else the CPU.
+        "cpu", "cuda:N" or "auto": a GPU if CuPy can use one, else the CPU.
     memory, host_memory : str or int, optional
         Budgets on the device and in host memory, such as ``"16GB"``, or bytes; by
         default most of what is free.
     block : int, "auto" or "max"
         Slices in a block.
     format : str or sequence of str
-        How results are written: "hdf5", "tiff" (a folder), "tiff-stack" (one file) or "ome-zarr"
-        (with a pyramid), several in a list or separated by commas. Each may be followed by ":8" or
-        ":16", whole numbers between two percentiles of the result (0.1 and 99.9, or as in
-        "tiff:8:1-99"), and by ":compressed". In files slices come first: a reconstruction is
-        (z, y, x).
+        Formats of the results: "hdf5", "tiff" (a folder), "tiff-stack" (one file) or "ome-zarr"
+        (with a pyramid). Several are given as a list or separated by commas. A format may be
+        followed by ":8" or ":16" for integers between two percentiles of the result, 0.1 and 99.9
+        or as in "tiff:8:1-99", and by ":compressed". The first axis of files is that of the
+        slices, so a reconstruction is (z, y, x).
     overwrite : bool
         Whether the results of an earlier run in `out` may be replaced.
     progress : bool
-        Whether to show progress on standard error: a bar on a terminal, else a line now and then.
+        Whether to show progress on standard error: a bar on a terminal, otherwise lines.
     estimator : {"declared", "recorded", "replayed", "probed"}, optional
-        The only source of estimates to use; see `plan`.
+        The only source of estimates to use. See `plan`.
     plan : Plan, optional
-        A plan made before, perhaps elsewhere; nothing is measured or planned then. Budgets,
-        `block` and `estimator` are the plan's, and cannot be given beside it.
+        An existing plan, perhaps from another machine. Nothing is measured or planned then.
+        Budgets, `block` and `estimator` are those of the plan and cannot be set.
     resume : bool
-        Whether to continue the unfinished run in `out`, by its plan: finished slices are not
-        repeated. Where nothing is unfinished, the run begins.
+        Whether to resume the unfinished run in `out` with its plan. Finished slices are not
+        repeated. Without an unfinished run, a new one begins.
     sweep : str or mapping, optional
         A parameter with several values: ``"fbp.center=203:208:0.5"`` (the stop excluded),
         ``"fbp.center=[203, 204.5]"`` or ``{"fbp.center": values}``. The middle row is processed
-        with each of them; the pictures go into a TIFF stack and a contact sheet, or become
-        `Report.result`.
+        with each of them. The slices are written as a TIFF stack and a contact sheet, or returned
+        as `Report.result`.
     save_all : bool
-        Whether the data after every step are saved. Otherwise those after the last step are, those
-        of each reconstruction, and what the pipeline says (`save_result`).
+        Whether to save the data after every step. By default the last result, each reconstruction
+        and the steps with `save_result` are saved.
     rows, columns : str, int, slice or (int, int), optional
-        Part of the detector that is read, in place of what the pipeline says: "mid", "40:44",
-        "mid-5:mid+5", one index, or a range.
+        Part of the detector to read instead of the pipeline's: "mid", "40:44", "mid-5:mid+5", an
+        index or a range.
     angles : str, slice or tuple, optional
-        Frames as they are stored, with a step: "::2" reads every second projection.
+        Frames to read in stored order, with a step: "::2" reads every second projection.
     scratch : path-like, optional
-        Folder for scratch files; by default they are beside the results.
+        Folder for scratch files. By default they are in `out`.
     pixel_size : str or float, optional
-        Size of a pixel for the results, such as "3.25um"; a number is in micrometres. By default
-        what the scan's file says.
+        Pixel size for the results, such as "3.25um". A number is in micrometres. By default that
+        of the scan's file.
     picture : bool
-        Whether three slices of the result are drawn, as ``slices.png`` in the folder `out`.
+        Whether to draw three slices of the result as ``slices.png`` in the folder `out`.
     engine : str or distributed.Client
-        "local": this process. "dask": processes of this machine. ``"dask:ADDRESS"``, or a client:
-        the workers of a Dask cluster. The results are the same, bit for bit, with the same plan.
+        "local": this process. "dask": processes on this machine. ``"dask:ADDRESS"`` or a client:
+        the workers of a Dask cluster. With the same plan the results are identical bit for bit.
     workers : int, optional
-        Processes on the CPU of this machine; with it the engine is "dask".
+        Number of processes on the CPU of this machine. It selects the engine "dask".
     gpus : int or "all", optional
-        GPUs of this machine, with a process for each; with it the engine is "dask". `memory` is
-        that of each worker, `host_memory` that of a machine for all its workers.
+        Number of GPUs of this machine, with one process each. It selects the engine "dask".
+        `memory` is the budget of each worker, `host_memory` that of all workers of a machine.
     slurm : str, optional
-        Workers are jobs of SLURM, as many as `workers` or `gpus` says, with these options of
-        sbatch, such as ``"-p gpu -t 02:00:00 -A project"``.
+        Options of sbatch with which each worker starts as a SLURM job, such as
+        ``"-p gpu -t 02:00:00 -A project"``.
 
     Returns
     -------
     Report
-        Of a sweep, a `SweepReport`.
+        The report of the run. A sweep returns a `SweepReport`.
 
     Raises
     ------
     PlanError
-        If `plan`, or the run that is to go on, was made for another scan, pipeline, method's
-        source, kind of device or version, or needs more memory than is free.
+        If `plan` or the resumed run is for another scan, pipeline, source of a method, kind of
+        device or version, or needs more than the free memory.
     MaxslicesError
-        If anything cannot be used, does not fit or fails. What is finished by then is kept in
-        the folder `out`, and the error says how to go on.
+        If an input is invalid, the work does not fit or a method fails. Finished slices are kept
+        in the folder `out`, and the error says how to resume.
     KeyboardInterrupt
-        If it is stopped; its text says what is kept.
+        If the run is stopped. Its text says what is kept.
     """
     return run_requested(RunRequest(scan=scan, pipeline=pipeline, out=out, **options))
 
@@ -120,14 +120,12 @@ def run_requested(request: RunRequest) -> Report:
     Raises
     ------
     UsageError
-        If this process has a run already, in another thread or around this one.
+        If a run is already active in this process, in another thread or around this one.
     """
     if not _running.acquire(blocking=False):
         raise UsageError(
-            "another run is at work in this process, and runs share what belongs to the whole "
-            "process: the display of warnings, loggers, the settings of the heap, the device's "
-            "memory pool and its FFT plans; wait for its end, or start this run in a process of "
-            "its own"
+            "another run is active in this process, and runs would share its loggers, heap "
+            "settings, memory pool and FFT plans: wait for its end, or start another process"
         )
     try:
         request = request.resumed()

@@ -1,4 +1,4 @@
-"""Both ends of a run: the scan, and the place of the results."""
+"""The input and output of a run: the scan and the destination of the results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Scan = str | os.PathLike[str] | np.ndarray | Source
 
 @contextmanager
 def opened(scan: Scan, pipeline: Pipeline) -> Iterator[Source]:
-    """Open a scan with the pipeline's loader options; a source of the caller's stays open."""
+    """Open a scan with the pipeline's loader options. A source of the caller stays open."""
     if isinstance(scan, ArrayScan):
         with scan.with_options(pipeline.loader) as source:
             yield source
@@ -42,7 +42,7 @@ def opened(scan: Scan, pipeline: Pipeline) -> Iterator[Source]:
 
 
 def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
-    """Shapes and dtypes of a scan, and whether a device can use it where it lies."""
+    """Describe the shapes and dtypes of a scan, and whether a device can read it in place."""
     weights = source.flat_weights()
     return ScanSpec(
         source.spec,
@@ -59,16 +59,16 @@ def spec_of(source: Source, backend: Backend | None = None) -> ScanSpec:
 
 
 _MOST_KEV = 1000.0
-"""Energies above this without a unit are in eV: no beamline has a megaelectronvolt."""
+"""Energies above this without a unit are in eV, as beamlines stay below 1 MeV."""
 
 
 def facts_of(source: object) -> StoredFacts | None:
-    """What a scan's file stores next to the frames; None for a scan without such a file."""
+    """Return the facts that a scan's file stores next to the frames, if it has such a file."""
     return source.stored if isinstance(source, FrameSource) else None
 
 
 def likely_layout(source: object) -> Layout | None:
-    """Paths of a scan that were found by shapes and names; None if its layout is known."""
+    """Return the layout of a scan if it was guessed from shapes and names."""
     stored = facts_of(source)
     return stored.layout if stored is not None and stored.layout.is_likely else None
 
@@ -81,9 +81,9 @@ def facts_not_applied(source: Source, pipeline: Pipeline, *, has_pixel_size: boo
     source : Source
         The scan.
     pipeline : Pipeline
-        Its steps may apply some of the facts.
+        The pipeline. Its steps may apply some of the facts.
     has_pixel_size : bool
-        Whether the pixel size is given by the user.
+        Whether the user sets the pixel size.
     """
     stored = facts_of(source)
     if stored is None:
@@ -94,19 +94,19 @@ def facts_not_applied(source: Source, pipeline: Pipeline, *, has_pixel_size: boo
         texts.append(stored.pixel_size_note)
     kev, where = _energy(stored) or (None, "")
     for step in pipeline.steps:
-        given = (step.meta.merged() | dict(step.parameters)).get("energy")
-        if kev is None or not isinstance(given, int | float) or isinstance(given, bool):
+        energy = (step.meta.merged() | dict(step.parameters)).get("energy")
+        if kev is None or not isinstance(energy, int | float) or isinstance(energy, bool):
             continue
-        if not math.isclose(given, kev, rel_tol=CONFLICT):
+        if not math.isclose(energy, kev, rel_tol=CONFLICT):
             texts.append(
-                f"{step.meta.name} has energy {given:g} keV, and the scan stores {kev:g} keV "
+                f"{step.meta.name} has energy {energy:g} keV, and the scan stores {kev:g} keV "
                 f"({where}): give energy: {kev:g}"
             )
     return [f"{source.name}: {text}" for text in texts]
 
 
 def _energy(stored: StoredFacts) -> tuple[float, str] | None:
-    """Energy of the beam in keV, and its path; None if it is not known, or of another unit."""
+    """Return the beam's energy in keV and its path, or None if it or its unit is unknown."""
     energy, kev = one_fact(stored.values, "energy"), one_number(stored.values, "energy")
     if energy is None or kev is None or kev <= 0:
         return None
@@ -125,33 +125,33 @@ def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:
 
 
 def check_out(out: object, scan: Scan) -> None:
-    """Check the place of the results as a user gives it."""
+    """Check the destination of the results."""
     if out is None:
         return
     if isinstance(out, np.ndarray):
-        # Blocks and their halos are read after results of earlier blocks were written.
+        # Blocks and their halos are read after results of earlier blocks are written.
         data = scan.data if isinstance(scan, ArrayScan) else scan
         if isinstance(data, np.ndarray) and np.may_share_memory(out, data):
-            raise UsageError("out shares memory with the scan: give an array of its own")
+            raise UsageError("out shares memory with the scan: give a separate array")
     elif not isinstance(out, str | os.PathLike):
         raise UsageError(f"out must be a folder or a NumPy array, not a {type(out).__name__}")
     elif not os.fspath(out):
-        raise UsageError("the folder for the results has no name; '.' is the current one")
+        raise UsageError("the folder for the results has no name: use '.' for the current folder")
     elif isinstance(scan, str | os.PathLike) and _is_same_folder(Path(scan), Path(out)):
-        # TIFFs among the results would be read as frames of the scan by the next run.
+        # The next run would read TIFFs of the results as frames of the scan.
         raise UsageError(f"{out} is the scan itself: choose another folder for the results")
 
 
 def _is_same_folder(scan: Path, out: Path) -> bool:
-    """True if both are one folder, by whatever names."""
+    """Whether two paths are the same folder."""
     try:
         return scan.is_dir() and out.samefile(scan)
-    except (OSError, ValueError):  # one is not there or cannot be reached, which is said later
+    except (OSError, ValueError):  # one does not exist, which is reported later
         return False
 
 
 def check_formats(formats: Sequence[ResultFormat], plan: Plan) -> None:
-    """Check that what is saved can be written in the formats that are asked for."""
+    """Check that the results can be written in the requested formats."""
     for section in plan.sections:
         dtype = section.output.dtype
         refused = [str(each) for each in formats if not each.holds(dtype)]
@@ -163,7 +163,7 @@ def check_formats(formats: Sequence[ResultFormat], plan: Plan) -> None:
 
 
 def check_result(array: np.ndarray, plan: Plan) -> None:
-    """Check that the last result can be put into an array."""
+    """Check that an array can hold the last result."""
     wanted = plan.sections[-1].output
     if plan.sections[-1].destination != "memory":
         raise UsageError("out is an array, but no step of the pipeline has save_result")
@@ -171,21 +171,21 @@ def check_result(array: np.ndarray, plan: Plan) -> None:
         shape = "x".join(map(str, array.shape))
         raise UsageError(f"out is {shape} {array.dtype}; the result is {wanted}")
     if not array.flags.c_contiguous or not array.flags.writeable:
-        raise UsageError("out is an array that is not C-contiguous or not writeable")
+        raise UsageError("out must be a C-contiguous and writeable array")
 
 
 def chosen_part(scan: object, pipeline: Pipeline, chosen: dict[str, PartLike | None]) -> Pipeline:
-    """Pipeline on a part of its scan.
+    """Return the pipeline on a part of its scan.
 
     Raises
     ------
     UsageError
-        If a part cannot be understood, or the scan is open already.
+        If a part is invalid, or the scan is already open.
     """
     names = [name for name, part in chosen.items() if part is not None]
     if names and isinstance(scan, Source) and not isinstance(scan, ArrayScan):
         raise UsageError(
-            f"{', '.join(names)} cannot be chosen of a Source, which is read as it is: give its "
-            "path, or choose when it is opened"
+            f"{', '.join(names)} cannot be chosen from an open Source: give its path, or "
+            "choose the part when it is opened"
         )
     return pipeline.reading(chosen)

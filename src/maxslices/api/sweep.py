@@ -1,7 +1,7 @@
-"""Sweeps: a run of the steps before the swept one, and then runs for each value.
+"""Sweeps: one run of the steps before the swept step, and one run for each value.
 
-All are ordinary runs that plan themselves and keep their result in memory. The first reads the few
-rows of the scan that the pictures depend on; the others read what it left.
+All are ordinary runs with their own plans, which keep their results in memory. The first run reads
+the rows of the scan that the slices depend on. The others read its result.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from .team import ValueFinder
 
 
 def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
-    """Run a pipeline that has a sweep, as `maxslices.run` says."""
+    """Run a pipeline that has a sweep. See `maxslices.run`."""
     wall_time = WallTime()
     scan, folder = request.scan, replace(request, resume=False).results(pipeline)
-    with contextlib.ExitStack() as held:
-        log = held.enter_context(RunLog())
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(RunLog())
         wall_time.begin("opening")
-        source = held.enter_context(opened(scan, pipeline))
+        source = stack.enter_context(opened(scan, pipeline))
         backend = select_backend(request.device)
         budgets = budgets_here(backend, request.memory, request.host_memory)
         spec = spec_of(source, backend)
         resolver = chooser_for(spec, budgets, backend, request.estimator)
         finder = ValueFinder(source, backend, spec, budgets, resolver, request.scratch)
         cut, rows = with_rows(pipeline, spec.projections.shape[1], finder.find)
-        bar = held.enter_context(progress_shown(request.progress))
-        held.enter_context(folder)
+        bar = stack.enter_context(progress_shown(request.progress))
+        stack.enter_context(folder)
         trim_heap()
         process_peak, runs = ResidentPeak(), SweepRuns(request, source, cut, rows, budgets, log)
         in_folder = folder if isinstance(folder, RunFolder) else None
@@ -110,7 +110,7 @@ def run_sweep(request: RunRequest, pipeline: Pipeline) -> SweepReport:
 
 @dataclass(slots=True)
 class SweepRuns:
-    """The runs of a sweep, and what they found."""
+    """The runs of a sweep and their side results."""
 
     request: RunRequest
     """The options of all runs."""
@@ -121,41 +121,41 @@ class SweepRuns:
     rows: SweepRows
     """Rows of the scan that the first run reads."""
     budgets: Budgets
-    """Memory for a run and what is held meanwhile."""
+    """Memory for a run and for the data kept meanwhile."""
     log: RunLog
-    """Takes the plans."""
+    """Log of the plans."""
     plans: list[Plan] = field(default_factory=list)
-    """Plans of the steps before, and of the first value."""
+    """Plans of the steps before the swept one, and of the first value."""
     once: tuple[SectionReport, ...] = ()
     """Sections that ran once."""
     each: list[tuple[SectionReport, ...]] = field(default_factory=list)
     """Sections of each value."""
     side_results: dict[str, Any] = field(default_factory=dict)
-    """Side results by ``method.name``: of steps that run for each value, a list."""
+    """Side results by ``method.name``. Steps that run for each value have a list."""
     pictures_bytes: int = 0
-    """Host memory that is held for pictures."""
+    """Host memory of the slices."""
     _held_bytes: int = 0
-    """Host memory that is held for data."""
+    """Host memory of the data between runs."""
     _known: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(step id, name under its side_outputs) -> value."""
     _first: tuple[Any, ArraySpec] | None = None
-    """The first value, and what its run makes."""
+    """The first value, and shape and dtype of its result."""
 
     @property
     def plan(self) -> Plan:
-        """The plans as one: its sections are those that run once, then those of the first value."""
+        """Joined plan: sections that run once, then those of the first value."""
         sections = tuple(section for plan in self.plans for section in plan.sections)
         notes = dict.fromkeys(note for plan in self.plans for note in plan.notes)
         return replace(self.plans[0], sections=sections, notes=tuple(notes))
 
     def pictures(self) -> Iterator[NDArray[Any]]:
-        """Make the picture of each value, in order; each is a view that holds until the next."""
-        given, middle = self._before()
+        """Yield the slice of each value in order, as a view that is valid until the next."""
+        scan, middle = self._before()
         for value in self.cut.sweep.values:
-            yield self._picture(value, given, middle)
+            yield self._picture(value, scan, middle)
 
     def _before(self) -> tuple[FrameSource, int]:
-        """Run the steps before the swept one; what that is given, and the middle row in it."""
+        """Run the steps before the swept one. Return its input and the middle row in it."""
         rows, given = self.rows, _rows_of(self.source, self.rows)
         steps = () if self.cut.before is None else self.cut.before.steps
         for i in rows.elsewhere:
@@ -175,10 +175,10 @@ class SweepRuns:
     def _after(
         self, steps: list[Any], given: FrameSource, data: NDArray[Any], middle: int, reach: int
     ) -> tuple[FrameSource, int]:
-        """Scan whose projections are what steps made of another's, and the middle row in it.
+        """Return a scan with the results of steps as projections, and its middle row.
 
-        Of these rows it has as many around the middle as further steps reach. On a GPU they are at
-        least as many as httomo takes, which takes as long as one.
+        It has as many rows around the middle as further steps reach. On a GPU it has at least as
+        many as httomo uses, which takes no longer than one.
         """
         angles = given.angles
         for step in steps:
@@ -187,21 +187,21 @@ class SweepRuns:
                     angles, step.with_side_results(self._known).parameters
                 )
         n_rows = data.shape[1]
-        if n_rows != given.spec.shape[1]:  # a step made other rows of them
+        if n_rows != given.spec.shape[1]:  # a step changed the rows
             return given.with_projections(data, (0, n_rows), angles), n_rows // 2
         part = self._around(middle, reach, n_rows)
         return given.with_projections(data, part, angles), middle - part[0]
 
     def _around(self, middle: int, reach: int, n_rows: int) -> tuple[int, int]:
-        """Rows around the middle, as far as there are some."""
+        """Return the range of rows around the middle, within the existing rows."""
         if self.budgets.kind == "cuda":
             reach = max(reach, USUAL_ROWS // 2)
         return max(0, middle - reach), min(n_rows, middle + reach + 1)
 
     def _picture(self, value: Any, given: FrameSource, middle: int) -> NDArray[Any]:
-        """Run the steps for a value; the middle row of the result, as a view.
+        """Run the steps for a value. Return the middle row of the result as a view.
 
-        The swept step may reach across many rows, which those after it do not need.
+        The swept step may need many rows that the steps after it do not need.
         """
         swept, *after = self.cut.with_value(value, self._known).steps
         self._held_bytes = given.spec.nbytes
@@ -228,18 +228,18 @@ class SweepRuns:
             self.side_results.setdefault(name, []).append(side_result)
         result = report.result
         assert result is not None
-        has_rows = result.shape[1] == given.spec.shape[1]  # else a step made other rows of them
+        has_rows = result.shape[1] == given.spec.shape[1]  # else a step changed the rows
         return result[:, middle if has_rows else result.shape[1] // 2]
 
     def _run(self, steps: list[Any], scan: Source, announce: Callable[[Plan], None]) -> Report:
-        """Run steps whose result stays in memory, within what is not held."""
+        """Run steps within the memory that is left, and keep the result in memory."""
         request, held = self.request, self._held_bytes + self.pictures_bytes
         is_cuda = self.budgets.kind == "cuda"
         left = self.budgets.host_budget_bytes - held
         texts = format_bytes(held), format_bytes(self.budgets.host_budget_bytes)
         if left <= 0:
             raise DoesNotFitError(
-                "the sweep holds {} in host memory for data and pictures, and {} are allowed: "
+                "the sweep holds {} of data and slices in host memory, but {} are allowed: "
                 "allow more, or sweep fewer values".format(*texts)
             )
         known = tuple(step.with_side_results(self._known) for step in steps)
@@ -261,11 +261,11 @@ class SweepRuns:
             if not held:
                 raise
             raise DoesNotFitError(
-                f"{error}; the sweep holds {texts[0]} of data and pictures beside it"
+                f"{error}; the sweep also holds {texts[0]} of data and slices"
             ) from None
 
     def _announce(self, plan: Plan) -> None:
-        """Show a plan that is part of that of the sweep, the first one with the sweep's notes."""
+        """Announce a part of the sweep's plan, the first one with the sweep's notes."""
         if not self.plans:
             plan = replace(plan, notes=(*sweep_notes(self.cut, self.rows), *plan.notes))
         self.plans.append(plan)
@@ -277,25 +277,25 @@ class SweepRuns:
             self._announce(plan)
 
     def _check_alike(self, value: Any, output: ArraySpec) -> None:
-        """Check that the picture of a value has the shape of the first one."""
-        first, wanted = self._first or (value, output)
-        if output != wanted:
+        """Check that the slice of a value has the shape of the first one."""
+        first, expected = self._first or (value, output)
+        if output != expected:
             raise ParameterError(
-                f"{self.cut.name} = {value_text(first)} gives {wanted}, and {value_text(value)} "
-                f"gives {output}: the pictures of a sweep have one shape",
+                f"{self.cut.name} = {value_text(first)} gives {expected}, and {value_text(value)} "
+                f"gives {output}: the slices of a sweep must have one shape",
                 self.cut.sweep.place.where,
                 self.cut.sweep.place.pointer,
             )
-        self._first = first, wanted
+        self._first = first, expected
 
     def _found(self, report: Report) -> None:
-        """Note the side results of a run."""
+        """Store the side results of a run."""
         self.side_results |= report.side_results
         self._known |= report.by_reference
 
 
 def _rows_of(source: Source, rows: SweepRows) -> FrameSource:
-    """Scan with the rows that the pictures depend on; they are read if it cannot be cut."""
+    """Return a scan with the rows that the slices depend on, read into memory if necessary."""
     if isinstance(source, FrameSource):
         return source.with_rows(rows.start, rows.stop)
     flats, darks = (

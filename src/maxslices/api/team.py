@@ -1,4 +1,4 @@
-"""Who carries a run out, this process or workers, and how a run is planned for either."""
+"""A run in this process, its identity and its plan. `on_workers` does the same with workers."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ LOGGER = logging.getLogger("maxslices.plan")
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """What carries a run out: this process; `RunOnWorkers` has workers do it."""
+    """Carries out a run in this process. `RunOnWorkers` does so with workers."""
 
     request: RunRequest
-    """What is asked of the run."""
+    """The arguments of the run."""
     pipeline: Pipeline
-    """The pipeline as it runs."""
+    """The pipeline to run."""
     source: Source
     """The scan."""
     backend: Backend
     """Device of this process."""
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function where blocks run, with the pipeline, the scan and the device too."""
+        """Call a function where blocks run, with pipeline, scan and device as last arguments."""
         return function(*args, self.pipeline, self.source, self.backend)
 
     def identity(self) -> dict[str, Any]:
-        """Describe the run; see `run_identity`."""
+        """Describe the run. See `run_identity`."""
         has_path = path_of(self.request.scan) is not None
         read = files_read(self.request.scan, self.pipeline) if has_path else None
         return identity_of(read, self.pipeline, self.source, self.backend)
@@ -62,9 +62,9 @@ class Team:
         check_free(plan, self.backend.name, *free_bytes)
 
     def new_plan(self, folder: Results) -> tuple[Plan, ModelResolver | None]:
-        """Plan the run; the resolver's records can be corrected by what the run measures."""
+        """Plan the run. Measurements of the run can correct the resolver's records."""
         request, backend = self.request, self.backend
-        made, resolver = plan_source(
+        plan, resolver = plan_source(
             budgets_here(backend, request.memory, request.host_memory),
             self.pipeline,
             self.source,
@@ -73,18 +73,19 @@ class Team:
             estimator=request.estimator,
             scratch=request.scratch,
             result_in_memory=folder.path is None,
-            result_is_direct=request.given is not None and is_direct(request.given, backend),
+            result_is_direct=request.out_array is not None
+            and is_direct(request.out_array, backend),
         )
         if (request.memory if backend.kind == "cpu" else request.host_memory) is not None:
-            check_host_free(made, backend.name, CpuBackend().free_bytes())
-        return made, resolver
+            check_host_free(plan, backend.name, CpuBackend().free_bytes())
+        return plan, resolver
 
     def begin(self, plan: Plan, folder: Results) -> RunsSections:
-        """Begin to carry a plan out; what runs its sections."""
+        """Return the object that runs the sections of a plan."""
         return RunsSections()
 
     def device_of(self, plan: Plan) -> str:
-        """Name of the device that a plan runs on."""
+        """Return the name of the plan's device."""
         return self.backend.name
 
 
@@ -99,7 +100,7 @@ def plan_run(team: Team, request: RunRequest, folder: Results) -> tuple[Plan, Mo
     Raises
     ------
     PlanError
-        If an earlier plan is for something else, or needs more memory than is free.
+        If an existing plan is for another run, or needs more than the free memory.
     MaxslicesError
         If an estimator fails, or the pipeline does not fit.
     """
@@ -107,11 +108,13 @@ def plan_run(team: Team, request: RunRequest, folder: Results) -> tuple[Plan, Mo
         earlier = folder.unfinished
         try:
             team.call(check_plan_here, earlier.plan, False)
-            if not earlier.is_computed and (found := changes(earlier.identity, folder.identity)):
-                raise PlanError("; ".join(found))
+            if not earlier.is_computed and (
+                differences := changes(earlier.identity, folder.identity)
+            ):
+                raise PlanError("; ".join(differences))
         except PlanError as error:
             raise PlanError(
-                f"the run in {folder.path} cannot go on: {error}; start anew with --overwrite"
+                f"the run in {folder.path} cannot be resumed: {error}; start anew with --overwrite"
             ) from None
         team.check(earlier.plan)
         return earlier.plan, None
@@ -124,7 +127,7 @@ def plan_run(team: Team, request: RunRequest, folder: Results) -> tuple[Plan, Mo
 
 @dataclass(slots=True)
 class ValueFinder:
-    """Finds values of references by a run of the steps before them that keeps no data."""
+    """Finds the values of references by running the steps before them without keeping data."""
 
     source: Source
     """The scan."""
@@ -133,13 +136,13 @@ class ValueFinder:
     scan: ScanSpec
     """Its shapes and dtypes."""
     budgets: Budgets
-    """Memory for such a run."""
+    """Memory for this run."""
     resolver: ModelResolver
-    """Finds the memory models of its methods."""
+    """Finds the memory models of the methods."""
     scratch: str | os.PathLike[str] | None = None
-    """Folder for data between sections; by default the one for temporary files."""
-    _found: dict[Reference, Any] = field(default_factory=dict)
-    """Values by their references."""
+    """Folder for data between sections. Default: the folder for temporary files."""
+    _values: dict[Reference, Any] = field(default_factory=dict)
+    """Value of each reference that was found."""
 
     def find(self, pipeline: Pipeline, error: UnknownReferenceError) -> Pipeline:
         """Return the pipeline planned with the value that an error asks for.
@@ -147,16 +150,16 @@ class ValueFinder:
         Raises
         ------
         UnknownReferenceError
-            If a swept step comes before it.
+            If a swept step precedes the reference.
         """
         reference: Reference = error.reference
-        if reference not in self._found:
+        if reference not in self._values:
             before = pipeline.finding(reference)
             if before is None:
                 raise error
-            LOGGER.info("%s is found before planning", reference)
-            self._found[reference] = self._run(before, reference)
-        return pipeline.with_planned(reference, self._found[reference])
+            LOGGER.info("a run finds %s before planning", reference)
+            self._values[reference] = self._run(before, reference)
+        return pipeline.with_planned(reference, self._values[reference])
 
     def _run(self, before: Pipeline, reference: Reference) -> Any:
         plan = plan_pipeline(
@@ -187,11 +190,11 @@ def plan_source(
     result_in_memory: bool = False,
     result_is_direct: bool = False,
 ) -> tuple[Plan, ModelResolver]:
-    """Plan a pipeline on an open scan, where its blocks will run."""
+    """Plan a pipeline on an open scan in the process that will run its blocks."""
     spec = spec_of(source, backend)
     resolver = chooser_for(spec, budgets, backend, estimator)
     finder = ValueFinder(source, backend, spec, replace(budgets, n_workers=None), resolver, scratch)
-    made = plan_pipeline(
+    plan = plan_pipeline(
         pipeline,
         spec,
         budgets,
@@ -201,11 +204,11 @@ def plan_source(
         result_is_direct=result_is_direct,
         find=finder.find,
     )
-    return made, resolver
+    return plan, resolver
 
 
 def identity_of(
     files: list[Path] | None, pipeline: Pipeline, source: Source, backend: Backend
 ) -> dict[str, Any]:
-    """`run_identity` where blocks run; see `Team.call`."""
+    """Call `run_identity` with the arguments of `Team.call`."""
     return run_identity(pipeline, backend, files)

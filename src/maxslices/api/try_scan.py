@@ -1,4 +1,4 @@
-"""Try a scan: a few slices of it by a pipeline that is made for it."""
+"""Reconstruct a few slices of a scan with a pipeline that suits it: `try_scan`."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ from .run_scan import run_requested
 from .scan_and_output import check_out, facts_of, likely_layout
 
 PIPELINE_NAME = "pipeline.yaml"
-"""Name of the pipeline in the folder of the results."""
+"""Name of the pipeline file in the folder of the results."""
 
 FULL_TURN = 1.25 * HALF_TURN
-"""Degrees above which a scan is of a full turn: some scans of half a turn go a little beyond it."""
+"""Degrees above which a scan is a full turn, as some scans of half a turn go slightly beyond it."""
 LEAST_COLUMNS = 14
-"""Fewest columns in which `find_center_360` compares windows."""
+"""Fewest columns with which `find_center_360` works."""
 SAME_AXIS = 2.0
-"""Columns within which two axes are one."""
+"""Axes that differ by fewer columns are the same."""
 LEAST_OVERLAP = 3
-"""Fewest columns that two views must share to be compared."""
+"""Fewest columns that two projections must share to be compared."""
 BEYOND = 0.02
-"""Part of what a sinogram sums up to that shows that the object reaches beyond the columns that are
-as far from the axis as the nearer edge: noise and an uneven beam sum up to less."""
+"""Part of the sum of a sinogram that lies farther from the axis than the nearer edge of the
+detector, if the object extends beyond that edge. Noise and an uneven beam sum up to less."""
 SURE = 2.0
-"""How many times better the chosen axis must explain the views for no doubt to be said."""
+"""Factor by which the chosen axis must fit better than the other, or its note says that it is not
+certain."""
 
 _CORRECT = """\
 - method: dark_flat_field_correction
@@ -86,20 +87,20 @@ _RECONSTRUCT = """\
 
 @dataclass(frozen=True, slots=True)
 class TrialPipeline:
-    """A pipeline that suits a scan, as far as its file tells."""
+    """A pipeline that suits a scan, according to its file."""
 
     loader: dict[str, Any]
     """Parameters of the loader."""
     steps: str
-    """The steps that correct the projections and remove stripes, as text of a file."""
+    """Steps that correct the projections and remove stripes, as YAML."""
     notes: tuple[str, ...]
-    """What was assumed."""
+    """The assumptions made."""
     is_stitched: bool = False
-    """Whether the views of a full turn are stitched."""
+    """Whether projections of a half acquisition are stitched."""
 
     @property
     def loader_steps(self) -> list[dict[str, Any]]:
-        """The loader's step, if it is needed."""
+        """The step of the loader, if it needs parameters."""
         step = {"method": LOADER_METHOD, "parameters": self.loader}
         return [step] if self.loader else []
 
@@ -109,9 +110,9 @@ class TrialPipeline:
         Parameters
         ----------
         axis_row : int or "mid"
-            The row, of those that are read, in which the axis of rotation is searched.
+            Row, among those that are read, in which the rotation axis is searched.
         rows : str, int, slice or (int, int), optional
-            Detector rows that are read; all by default.
+            Detector rows to read. Default: all.
         """
         preview = dict(self.loader.get("preview", {}))
         if rows is not None:
@@ -121,22 +122,22 @@ class TrialPipeline:
         if loader:
             step = {"method": LOADER_METHOD, "parameters": loader}
             text += yaml.safe_dump([step], sort_keys=False)
-        rest = _STITCH if self.is_stitched else _RECONSTRUCT
-        return text + self.steps + rest.format(row=axis_row)
+        last_steps = _STITCH if self.is_stitched else _RECONSTRUCT
+        return text + self.steps + last_steps.format(row=axis_row)
 
 
-def trial_pipeline(source: Source, given: Mapping[str, Any] | None = None) -> TrialPipeline:
-    """Make a pipeline for a scan: correction, stripes, axis of rotation, reconstruction.
+def trial_pipeline(source: Source, parameters: Mapping[str, Any] | None = None) -> TrialPipeline:
+    """Make a pipeline for a scan: correction, stripes, rotation axis, reconstruction.
 
     Parameters
     ----------
     source : Source
         The scan.
-    given : mapping, optional
-        Parameters of the loader that the source was opened with.
+    parameters : mapping, optional
+        Parameters of the loader with which the source was opened.
     """
     layout = likely_layout(source)
-    notes, loader = [], dict(given or {})
+    notes, loader = [], dict(parameters or {})
     if layout is not None:
         paths = ", ".join(f"{part} {where}" for part, where in layout.parts.items())
         notes.append(f"by its shape and names: {paths.replace('data ', 'frames ', 1)}")
@@ -152,15 +153,15 @@ def trial_pipeline(source: Source, given: Mapping[str, Any] | None = None) -> Tr
         steps = _CORRECT + _REMOVE_STRIPES
     elif source.spec.dtype.kind in "iu":
         steps = "- method: minus_log\n" + _REMOVE_STRIPES
-        notes.append(f"{_missing(source)}: slices are of -log(counts), darker in the middle")
+        notes.append(f"{_missing(source)}: slices show -log(counts), darker in the middle")
     else:
         steps = _REMOVE_STRIPES
-        notes.append(f"{_missing(source)}: the values are taken for attenuation")
+        notes.append(f"{_missing(source)}: the values are assumed to be attenuation")
         if source.spec.dtype != np.float32:
             steps = ""
             notes.append(
-                f"{source.spec.dtype}: stripes are left, as they are removed from float32; save "
-                "the scan as float32 to have them removed"
+                f"{source.spec.dtype}: stripes are not removed, as this needs float32; save the scan "
+                "as float32 to remove them"
             )
     return TrialPipeline(loader, steps, tuple(notes))
 
@@ -184,20 +185,20 @@ def try_scan(
     scan : path
         The scan.
     out : path-like
-        Folder for the slices, ``slices.png`` and ``pipeline.yaml``. The pipeline is for all rows:
-        with the same options its slices of the rows that were tried are the same, bit for bit.
+        Folder for the slices, ``slices.png`` and ``pipeline.yaml``. That pipeline reads all rows.
+        With the same options, its slices of the rows tried are identical bit for bit.
     rows : str, int, slice or (int, int)
-        Detector rows to reconstruct; by default two or three in the middle.
+        Detector rows to reconstruct. Default: two or three in the middle.
     flats, darks : path, optional
-        Files or folders of flats and darks, where they are not in the scan.
+        Files or folders of flats and darks that are not in the scan.
     angle_range : str, optional
-        First and last angle in degrees, such as "0:360", where none are stored.
+        First and last angle in degrees, such as "0:360", if none are stored.
     announce : callable
-        Is called with the plan.
+        Called with the plan.
     note : callable
-        Is called with each assumption, as a text.
+        Called with each assumption as text.
     **options
-        As for `maxslices.run`.
+        Options of `maxslices.run`.
 
     Raises
     ------
@@ -206,15 +207,15 @@ def try_scan(
     """
     check_out(out, scan)
     chosen = with_choice(Preview(), {"rows": rows})
-    given = _given_parts(scan, flats, darks, angle_range)
-    source = open_source(scan, parse_loader(given)[0], guess=True)
+    parameters = _loader_parameters(scan, flats, darks, angle_range)
+    source = open_source(scan, parse_loader(parameters)[0], guess=True)
     with source:
         stored = facts_of(source)
         if stored is not None and stored.is_volume:
             raise SourceError(
                 f"{scan}: is a reconstruction (axes z, y, x), not a scan: try the scan"
             )
-        made = trial_pipeline(source, given)
+        trial = trial_pipeline(source, parameters)
         start, stop = chosen.bounds(1, source.spec.shape[1], source.name)
         angles, width = source.angles, source.spec.shape[2]
     path = Path(out) / PIPELINE_NAME
@@ -222,19 +223,19 @@ def try_scan(
     check_absent(path)
     axis_row = start + (stop - start) // 2
     if (pairs := _opposite(angles, width)) is not None:
-        steps = [*made.loader_steps, *(yaml.safe_load(made.steps) or []), *_FINDERS]
+        steps = [*trial.loader_steps, *(yaml.safe_load(trial.steps) or []), *_FINDERS]
         limits = {name: value for name, value in options.items() if name in _LIMITS}
         with _finders_silenced():
-            found = run_requested(RunRequest(scan=scan, pipeline=steps, rows=axis_row, **limits))
-        is_stitched, text = _find_turn_axis(found, pairs)
-        made = replace(made, notes=(*made.notes, text), is_stitched=is_stitched)
-    for text in made.notes:
+            search = run_requested(RunRequest(scan=scan, pipeline=steps, rows=axis_row, **limits))
+        is_stitched, text = _find_turn_axis(search, pairs)
+        trial = replace(trial, notes=(*trial.notes, text), is_stitched=is_stitched)
+    for text in trial.notes:
         note(text)
-    # While it runs, the file is that of the run: if it is stopped, it resumes with this file.
-    _write(path, made.text("mid", rows))
+    # During the run the file has its rows, so that a stopped run can be resumed with the file.
+    _write(path, trial.text("mid", rows))
     options |= {"announce": announce, "picture": True}
     report = run_requested(RunRequest(scan=scan, pipeline=path, out=out, **options))
-    _write(path, made.text(axis_row))
+    _write(path, trial.text(axis_row))
     return report
 
 
@@ -248,29 +249,29 @@ def _write(path: Path, text: str) -> None:
 
 
 def _missing(source: Source) -> str:
-    """Which of flats and darks a scan does not have."""
+    """Name the flats or darks that a scan lacks."""
     sides = {"flats": source.flats, "darks": source.darks}
     return f"no {' and '.join(name for name, side in sides.items() if side is None)}"
 
 
 _FINDERS = ("find_center_vo", "find_center_360")
-"""Methods that find the axis of a full turn near the middle of the detector, and near an edge."""
+"""Methods that find the axis of a full turn near the middle and near an edge of the detector."""
 _LIMITS = ("device", "memory", "host_memory", "block", "estimator")
-"""Options with which the axis of a full turn is looked for."""
+"""Options for the search for the axis of a full turn."""
 
 
-def _given_parts(
+def _loader_parameters(
     scan: str | os.PathLike[str],
     flats: str | os.PathLike[str] | None,
     darks: str | os.PathLike[str] | None,
     angle_range: str | None,
 ) -> dict[str, Any]:
-    """Parameters of the loader for parts of a scan that are given.
+    """Return parameters of the loader for flats, darks and angles of the command line.
 
     Raises
     ------
     UsageError
-        If the range is not two numbers.
+        If the range of angles is not two numbers.
     """
     parameters: dict[str, Any] = {
         name: {"file": os.fspath(path)}
@@ -282,19 +283,19 @@ def _given_parts(
             first, last = (float(word) for word in angle_range.split(":"))
         except ValueError:
             raise UsageError(
-                f"{angle_range!r} is not a range of angles: write the first and the last in "
+                f"{angle_range!r} is not a range of angles: give the first and the last in "
                 "degrees, such as 0:360"
             ) from None
         source = open_source(scan, guess=True)
         with source:
             count = source.spec.shape[0]
-        found = {"start_angle": first, "stop_angle": last, "angles_total": count}
-        parameters["rotation_angles"] = {"user_defined": found}
+        angles = {"start_angle": first, "stop_angle": last, "angles_total": count}
+        parameters["rotation_angles"] = {"user_defined": angles}
     return parameters
 
 
 def _opposite(angles: NDArray[np.float32] | None, width: int) -> tuple[Any, Any] | None:
-    """Views of more than half a turn and, for each, the one from behind; None without any."""
+    """Return projections of a full turn, and those from the opposite side."""
     if angles is None or width < LEAST_COLUMNS:
         return None
     table = angle_table(angles)
@@ -308,7 +309,7 @@ def _opposite(angles: NDArray[np.float32] | None, width: int) -> tuple[Any, Any]
 
 @contextmanager
 def _finders_silenced() -> Iterator[None]:
-    """Leave out warnings of the methods: those of the axis that is not chosen would mislead."""
+    """Suppress warnings of the methods, as those of the rejected axis would mislead."""
     logger = logging.getLogger("maxslices_methods")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -324,17 +325,17 @@ def _find_turn_axis(report: Report, pairs: tuple[Any, Any]) -> tuple[bool, str]:
     Parameters
     ----------
     report : Report
-        Of a run of `find_center_vo`, which looks near the middle, and of `find_center_360`, which
-        looks at the overlap of both halves. That axis wins with which views half a turn apart,
-        mirrored, agree better.
+        Report of a run of `find_center_vo`, which searches near the middle, and of
+        `find_center_360`, which searches the overlap of both halves. The axis is chosen with which
+        projections half a turn apart, mirrored, agree better.
     pairs : tuple of ndarray
-        Views, and those from behind.
+        Projections, and those from the opposite side.
 
     Returns
     -------
     (bool, str)
-        True for a half acquisition, whose views half a turn apart are to be stitched; where the
-        axis is, and how sure that is.
+        Whether the scan is a half acquisition, whose projections half a turn apart are stitched.
+        A note on the position of the axis and its certainty.
     """
     assert report.result is not None
     sinogram, side = report.result[:, 0], report.side_results
@@ -344,7 +345,7 @@ def _find_turn_axis(report: Report, pairs: tuple[Any, Any]) -> tuple[bool, str]:
     if side["find_center_360.side"] == "right":
         near_edge = width - 1 - near_edge
     axes = [side["find_center_vo.cor"]]
-    is_whole = overlap > width - 1 - 2 * SAME_AXIS  # views that overlap whole have no edge
+    is_whole = overlap > width - 1 - 2 * SAME_AXIS  # a complete overlap has no edge
     if abs(axes[0] - near_edge) > SAME_AXIS and not is_whole:
         axes.append(near_edge)
     views = sinogram[pairs[0]], sinogram[pairs[1]]
@@ -353,18 +354,18 @@ def _find_turn_axis(report: Report, pairs: tuple[Any, Any]) -> tuple[bool, str]:
     is_stitched = _reaches_beyond(sinogram, axis)
     kind = "a half acquisition" if is_stitched else "a full turn"
     note = (
-        f"{kind}: the axis is at column {axis:.1f} of {width}, where views half a turn apart "
+        f"{kind}: the axis is at column {axis:.1f} of {width}, where projections half a turn apart "
         f"correlate by {best:.3f}"
     )
     for correlation, other in tried[1:]:
         note += f" (at column {other:.1f} by {correlation:.3f})"
         if 1 - correlation < SURE * (1 - best):
-            note += "; this is not certain: look at both"
-    return is_stitched, note + ("; the views are stitched" if is_stitched else "")
+            note += "; this is not certain: check both"
+    return is_stitched, note + ("; they are stitched" if is_stitched else "")
 
 
 def _correlation(views: tuple[NDArray[Any], NDArray[Any]], axis: float) -> float:
-    """Correlation of views with those from behind, mirrored about an axis; 0 without an overlap."""
+    """Correlate projections with the mirrored opposite ones. Return 0 without an overlap."""
     front, behind = (np.asarray(view, np.float64) for view in views)
     last = front.shape[1] - 1
     columns = np.arange(np.ceil(max(0, 2 * axis - last)), np.floor(min(last, 2 * axis)) + 1)
@@ -380,7 +381,7 @@ def _correlation(views: tuple[NDArray[Any], NDArray[Any]], axis: float) -> float
 
 
 def _reaches_beyond(sinogram: NDArray[Any], axis: float) -> bool:
-    """True if the object is seen farther from the axis than the detector's nearer edge."""
+    """Whether the object extends farther from the axis than the nearer edge of the detector."""
     last = sinogram.shape[1] - 1
     away = np.abs(np.arange(last + 1) - axis)
     columns = np.nan_to_num(np.asarray(sinogram, np.float64)).sum(axis=0)

@@ -24,58 +24,55 @@ from .options import (
 from .output import complain, say, shown
 
 
-@click.command(params=[JSON], short_help="say what is in a scan")
-@click.argument("scan", type=PATH, help="a scan")
+@click.command(params=[JSON], short_help="describe a scan")
+@click.argument("scan", type=PATH, help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
 @click.option(
     "--picture",
     callback=file_to_write(".png"),
     metavar="FILE",
-    help="write a PNG: a projection, the mean flat and a sinogram",
+    help="write a PNG of a projection, the mean flat and a sinogram",
 )
 def info(scan: str, json: bool, picture: Path | None) -> str | None:
-    """Describe a scan: layout, shape, flats, darks, angles, pixel size and energy.
-
-    Also chunks and compression.
-    """
+    """Describe a scan: layout, shape, flats, darks, angles, pixel size, energy and compression."""
     from ..api.describe_scan import describe
     from ..api.pictures import draw_scan
 
-    found = describe(scan)
+    description = describe(scan)
     if picture is not None:
         draw_scan(scan, picture)
-    return shown(found, json)
+    return shown(description, json)
 
 
 @click.command(
     "try",
     cls=Command,
     params=[PART[0], *LIMITS, *OUTPUT],
-    short_help="reconstruct a few slices of a scan, and draw them",
+    short_help="reconstruct a few slices of a scan",
 )
 @click.argument("scan", type=PATH, help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
 @click.argument(
     "out",
     type=PATH,
     required=False,
-    help="folder for the results (default: SCAN-try here, numbered if it is there)",
+    help="folder for the results (default: SCAN-try, with a number if it exists)",
 )
 @click.option("--flats", type=PATH, metavar="PATH", help="file or folder of the flats")
 @click.option("--darks", type=PATH, metavar="PATH", help="file or folder of the darks")
 @click.option(
-    "--angle-range", metavar="FIRST:LAST", help="degrees, where no angles are stored: 0:360"
+    "--angle-range", metavar="FIRST:LAST", help="degrees, if the scan stores no angles: 0:360"
 )
 def try_scan(
     scan: str, out: str | None, rows: str | None, json: bool, quiet: bool, **options: Any
 ) -> str | None:
-    """Reconstruct a few slices of a scan by a usual pipeline, and draw them.
+    """Reconstruct a few slices of a scan with a standard pipeline.
 
-    The folder gets slices.png, result.h5, and pipeline.yaml to change and run on all of the scan.
+    The folder gets slices.png, result.h5, and pipeline.yaml to edit and run on the whole scan.
     """
     from ..api.try_scan import PIPELINE_NAME, try_scan
     from ..runner.folder.folder_place import numbered_folder
 
     folder = out or str(numbered_folder(scan, "try"))
-    limits = _given(LIMITS, options)
+    limits = _command_words(LIMITS, options)
     report = try_scan(
         scan,
         folder,
@@ -92,8 +89,8 @@ def try_scan(
     return f"  {shlex.join(['maxslices', 'run', scan, f'{folder}/{PIPELINE_NAME}', *limits])}"
 
 
-def _given(options: Sequence[click.Option], values: Mapping[str, Any]) -> list[str]:
-    """Words of a command line that give options the values that they have here."""
+def _command_words(options: Sequence[click.Option], values: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command line that set options to values other than the defaults."""
     words = []
     for option in options:
         value = values[str(option.name)]
@@ -102,12 +99,12 @@ def _given(options: Sequence[click.Option], values: Mapping[str, Any]) -> list[s
     return words
 
 
-@click.command(params=[PIPELINE, *PART], short_help="say whether a pipeline file can run")
-@click.argument("scan", type=PATH, required=False, help="a scan to check it against")
+@click.command(params=[PIPELINE, *PART], short_help="check a pipeline file")
+@click.argument("scan", type=PATH, required=False, help="a scan to check the pipeline with")
 def check(pipeline: str, scan: str | None, **options: Any) -> str:
-    """Check a pipeline file: its form, its methods and their parameters.
+    """Check the form of a pipeline file, its methods and their parameters.
 
-    With a scan: also whether that has the flats, darks and angles that the methods need.
+    With SCAN, also check that the scan has the flats, darks and angles that the methods need.
     """
     from ..api.plan_scan import check
 
@@ -117,7 +114,7 @@ def check(pipeline: str, scan: str | None, **options: Any) -> str:
 @click.command(
     cls=Command,
     params=[*PART, *LIMITS, *OUTPUT],
-    short_help="say what a pipeline would take, without running it",
+    short_help="estimate the blocks and memory of a run",
 )
 @click.argument(
     "paths",
@@ -125,22 +122,22 @@ def check(pipeline: str, scan: str | None, **options: Any) -> str:
     nargs=-1,
     required=True,
     type=PATH,
-    help="as for run; without SCAN give --shape",
+    help="scan and pipeline (YAML); --shape replaces SCAN",
 )
-@click.option("--shape", metavar="AxYxX", help="angles x rows x columns of a scan that is not here")
-@click.option("--dtype", help="its dtype (default: uint16)")
+@click.option("--shape", metavar="AxYxX", help="angles x rows x columns of a scan without a file")
+@click.option("--dtype", help="data type of that scan (default: uint16)")
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="plan for so many processes of each machine, with a GPU or on the CPU",
+    help="number of processes on each machine",
 )
 @click.option(
     "--html",
     "page",
     metavar="FILE",
     callback=file_to_write(".html", ".htm"),
-    help="write a page of the plan, to be looked at",
+    help="write the plan as a page for a browser",
 )
 def plan(
     paths: tuple[str, ...],
@@ -151,30 +148,28 @@ def plan(
     page: Path | None,
     **options: Any,
 ) -> str | None:
-    """Say what a pipeline would take, without running it.
+    """Estimate the blocks, memory and disk space of a run without running it.
 
-    The scan need not be here: maxslices plan --shape 1801x2160x2560 --dtype uint16 PIPELINE
+    Without a file of the scan: maxslices plan --shape 1801x2160x2560 --dtype uint16 PIPELINE
     """
     from ..api.plan_scan import plan
     from ..core.arrays import ArraySpec, parse_shape
     from ..errors import UsageError
-    from .output import measurements_said
+    from .output import measurements_printed
 
     if shape is None and len(paths) != 2:
         missing = "PIPELINE is missing" if len(paths) == 1 else f"{len(paths)} paths were given"
         raise UsageError(f"plan takes SCAN and PIPELINE (or --shape and PIPELINE); {missing}")
     check_order(paths)
     if shape is not None and len(paths) != 1:
-        raise UsageError(
-            f"--shape stands in place of SCAN: give PIPELINE alone, not {' '.join(paths)}"
-        )
+        raise UsageError(f"--shape replaces SCAN: give only PIPELINE, not {' '.join(paths)}")
     if shape is None and dtype is not None:
-        raise UsageError("--dtype goes with --shape; a scan has its own dtype")
+        raise UsageError("--dtype needs --shape: a scan has its own dtype")
     scan: str | ArraySpec = paths[0]
     if shape is not None:
-        named: Any = "uint16" if dtype is None else dtype
-        scan = ArraySpec(parse_shape(shape), named)
-    with nullcontext() if quiet else measurements_said():
+        scan_dtype: Any = "uint16" if dtype is None else dtype
+        scan = ArraySpec(parse_shape(shape), scan_dtype)
+    with nullcontext() if quiet else measurements_printed():
         made = plan(scan, paths[-1], **options)
     if page is not None:
         from ..report_page.page import plan_page

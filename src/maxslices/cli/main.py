@@ -30,21 +30,21 @@ from .run import demo, run
 COMMAND_GROUP = "maxslices.commands"
 """Entry points of further subcommands: click commands, as those of `app`."""
 INTERRUPTED = 130
-"""Exit status of a run that was stopped with Ctrl-C or told to end."""
+"""Exit status of a run that Ctrl-C or a signal stopped."""
 NOTHING_LEFT = "stopped; nothing unfinished was left behind"
 NO_MEMORY = 3
-"""Exit status where memory ran out."""
+"""Exit status when memory runs out."""
 
 
 class Commands(click.Group):
-    """The subcommands, in order, then those that packages bring."""
+    """The subcommands in order, then those of other packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all, in the order of the help."""
+        """List the names of all subcommands in the order of the help."""
         return [*self.commands, *(name for name in _installed() if name not in self.commands)]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Find one; one that a package brings is imported now, or left out with a warning."""
+        """Find a subcommand. One of another package is imported, or omitted with a warning."""
         command = self.commands.get(name) or (_loaded(name) if name in _installed() else None)
         for each in (command, *getattr(command, "commands", {}).values()):
             if each is not None and DEBUG not in each.params:
@@ -54,7 +54,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the one that a command line names; what is like a wrong name is proposed."""
+        """Find the subcommand of a command line. For a wrong name, propose similar ones."""
         try:
             return super().resolve_command(ctx, args)
         except click.NoSuchCommand:
@@ -63,7 +63,7 @@ class Commands(click.Group):
 
 
 def _installed() -> dict[str, importlib.metadata.EntryPoint]:
-    """Entry points of the subcommands that packages bring, by name."""
+    """Entry points of the subcommands of other packages, by name."""
     return {each.name: each for each in importlib.metadata.entry_points(group=COMMAND_GROUP)}
 
 
@@ -73,18 +73,18 @@ def _loaded(name: str) -> click.Command | None:
         command = entry_point.load()
         if isinstance(command, click.Command):
             return command
-        said = f"{entry_point.value} is no click.Command"
+        reason = f"{entry_point.value} is not a click.Command"
     except (MemoryError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever a package raises when it is imported
-        said = f"loading {entry_point.value} failed: {what_raised(error)}"
+    except BaseException as error:  # noqa: BLE001 - importing a package may raise anything
+        reason = f"loading {entry_point.value} failed: {what_raised(error)}"
     package = entry_point.dist.name if entry_point.dist else entry_point.value
-    warnings.warn(f"the command {name} of {package} is left out: {said}", stacklevel=2)
+    warnings.warn(f"the command {name} of {package} is left out: {reason}", stacklevel=2)
     return None
 
 
-def _asking(names: list[str], answer: Callable[[click.Context], str], text: str) -> click.Option:
-    """Option that is answered at once, and ends the command line."""
+def _answering(names: list[str], answer: Callable[[click.Context], str], text: str) -> click.Option:
+    """Make an option that prints an answer and ends the command."""
 
     def callback(context: click.Context, _: click.Parameter, is_given: bool) -> None:
         if is_given and not context.resilient_parsing:
@@ -97,14 +97,16 @@ def _asking(names: list[str], answer: Callable[[click.Context], str], text: str)
 
 
 DEBUG = click.Option(
-    ["--debug"], is_flag=True, expose_value=False, help="print the traceback of an error"
+    ["--debug"], is_flag=True, expose_value=False, help="show the traceback of an error"
 )
-HELP = _asking(["-h", "--help"], click.Context.get_help, "print this, and end")
-VERSION = _asking(["--version"], lambda _: f"maxslices {__version__}", "print the version, and end")
+HELP = _answering(["-h", "--help"], click.Context.get_help, "show this message and exit")
+VERSION = _answering(
+    ["--version"], lambda _: f"maxslices {__version__}", "show the version and exit"
+)
 
 app = Commands(
     "maxslices",
-    help="GPU image processing in as many slices as fit.",
+    help="Run image processing pipelines on a GPU or a CPU within a memory budget.",
     commands=[
         demo,
         info,
@@ -129,31 +131,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What follows the program's name; ``sys.argv`` by default.
+        The arguments. Default: those of the command line.
 
     Returns
     -------
     int
-        Exit status: 0, 1 for what went wrong, 2 for a command line that cannot be
-        understood, 3 for what does not fit in memory, 130 after Ctrl-C.
+        Exit status: 0 for success, 1 for an error, 2 for an invalid command line, 3 for work
+        that does not fit in memory, 130 after Ctrl-C.
     """
     _open_standard_files()
-    given = sys.argv[1:] if arguments is None else [*arguments]
+    words = sys.argv[1:] if arguments is None else [*arguments]
     with warnings.catch_warnings(), _stoppable(), _logged(), ExitStack() as log:
         warnings.showwarning = _show_warning  # type: ignore[assignment]
         if answer_shell(app):
             return 0
         log.enter_context(answers_alone())
         try:
-            return _answered([*given], log)  # click takes them away
+            return _answered([*words], log)  # click removes them from its list
         except MaxslicesError as error:
-            if DEBUG.opts[0] in given:
+            if DEBUG.opts[0] in words:
                 complain(traceback.format_exc())
             complain(f"error: {error}")
             return error.exit_code
         except MemoryError as error:
-            said = f" ({error})" if str(error) else ""
-            complain(f"error: memory ran out{said}: allow less of it with --memory")
+            detail = f" ({error})" if str(error) else ""
+            complain(f"error: memory ran out{detail}: allow less with --memory")
             return NO_MEMORY
         except RuntimeError as error:
             from ..system.threads import NO_THREAD
@@ -168,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answered(arguments: list[str], log: ExitStack) -> int:
-    """Carry out a command line, and print what it answers; logs are left open in `log`."""
+    """Run a command and print its answer. Logs stay open in `log`."""
     try:
         with app.make_context("maxslices", arguments, obj=log) as context:
             answer = app.invoke(context)
@@ -183,20 +185,20 @@ def _answered(arguments: list[str], log: ExitStack) -> int:
 
 
 def _open_standard_files() -> None:
-    """Open what was closed of standard input, output and error, as nothing.
+    """Open standard input, output and error on the null device if they are closed.
 
-    Otherwise the next file that is opened has its number, and a library's message about an error
-    would be written into it.
+    Otherwise the next file that is opened gets one of their numbers, and a library would write
+    its error messages into that file.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 def _one_line(error: click.UsageError) -> str:
-    """Text of an error in this program's form: no capital, no full stop, and where to look."""
+    """Format a usage error like others: in lower case, without a full stop, and with a hint."""
     is_alone = isinstance(error, click.exceptions.NoArgsIsHelpError)
     text = "missing command" if is_alone else " ".join(error.format_message().split())
     text = text.removesuffix(".")
@@ -207,10 +209,10 @@ def _one_line(error: click.UsageError) -> str:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP stop a run as Ctrl-C does; another one does not stop its end.
+    """Let SIGTERM and SIGHUP stop a run as Ctrl-C does. Later signals do not interrupt cleaning up.
 
-    Python drops what is raised while it frees an object, in a weak reference's callback or in
-    ``__del__``. A stop that came there comes again a moment later.
+    Python drops an exception that is raised in a weak reference's callback or in ``__del__``. A
+    stop that is lost there is raised again a moment later.
     """
     before: dict[int, Any] = {}
     unraisable = sys.unraisablehook
@@ -230,7 +232,7 @@ def _stoppable() -> Iterator[None]:
 
     if threading.current_thread() is threading.main_thread():
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # nohup and supervisors have their own
+            # nohup and supervisors set handlers of their own
             if signal.getsignal(each) in (signal.SIG_DFL, signal.default_int_handler):
                 before[each] = signal.getsignal(each)
         sys.unraisablehook = dropped
@@ -249,20 +251,20 @@ def _stoppable() -> Iterator[None]:
 
 
 _stopped_by: set[int] = set()
-"""Signals that stop a run now."""
+"""Signals that now stop a run."""
 
 
 def _default_signals() -> None:
-    """Let signals end a forked process, also those that came while it was forked."""
+    """Let signals end a forked process, including those that arrived during the fork."""
     for number in _stopped_by:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _stopped_by)
 
 
 if hasattr(os, "register_at_fork"):
-    # A process that a method forks, as `multiprocessing.Pool` does, is ended by SIGTERM as without
-    # this program. Python forgets a signal that comes while it forks, if a handler would have it:
-    # the pool would wait for that process without end. So signals wait until the child has none.
+    # SIGTERM ends a process that a method forks, as `multiprocessing.Pool` does, also below this
+    # program. Python drops a signal that arrives during a fork if it has a handler, and the pool
+    # would then wait for its process forever. So signals are blocked until the child has none.
     os.register_at_fork(
         before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _stopped_by),
         after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, _stopped_by),
@@ -270,18 +272,18 @@ if hasattr(os, "register_at_fork"):
     )
 
 _AGAIN_S = 0.01
-"""Seconds after which a stop that was dropped comes again: long enough for Python to have left the
-callback, and no wait for a user."""
+"""Seconds until a lost stop is raised again. Python has then left the callback, and a user does
+not notice."""
 
 
 _LOGGERS_OF_DASK = ("distributed", "tornado", "asyncio")
 
 
 class _LogPrinter(logging.Handler):
-    """Prints log records as warnings are printed, each text once; of a traceback, its last line.
+    """Prints log records like warnings, each text once, and only the last line of a traceback.
 
-    What a library calls an error is a warning here: the command goes on, or ends with its own.
-    Dask's records only go to the log of the run, which reports what becomes of its workers.
+    A library's error is a warning here: the command continues, or ends with an error of its own.
+    Dask's records go only to the log of the run, as the run itself reports lost workers.
     """
 
     def __init__(self, level: int) -> None:
@@ -302,7 +304,7 @@ class _LogPrinter(logging.Handler):
 
 @contextmanager
 def _logged() -> Iterator[None]:
-    """Print what is logged with the level of a warning or above."""
+    """Print log records with the level WARNING or above."""
     handler = _LogPrinter(logging.WARNING)
     logging.getLogger().addHandler(handler)
     try:

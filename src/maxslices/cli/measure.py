@@ -18,31 +18,33 @@ if TYPE_CHECKING:
 
 
 _MADE_UP = ("flats", "darks", "angles", "slice_dim")
-"""Parameters that are made up with the block, so that none can be given."""
+"""Parameters that are made with the block, so users cannot set them."""
 
 
-def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    """The user's parameters, none of which is made up with the block."""
+def _parsed(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Parse the user's parameters, and reject those that are made with the block."""
     from ..pipeline.yaml_values import parse_parameters
 
     parameters = parse_parameters(texts)
     for name in _MADE_UP:
         if name in parameters:
-            raise UsageError(f"-p {name}: {name} is filled in as the block is made: leave it out")
+            raise UsageError(f"-p {name}: {name} is made with the block: leave it out")
     return parameters
 
 
 @click.command(
     params=[DEVICE, JSON],
-    short_help="run a method: its memory estimate beside the measured peak",
+    short_help="compare a method's estimated memory with its measured peak",
 )
 @click.argument(
     "method",
     shell_complete=method_names,
-    help="a method, as in `maxslices methods`, or MODULE:CALLABLE",
+    help="a method of `maxslices methods`, or MODULE:CALLABLE",
 )
 @click.option(
-    "--shape", metavar="AxYxX", help="the block: angles x rows x columns, such as 64x2160x2560"
+    "--shape",
+    metavar="AxYxX",
+    help="size of the block: angles x rows x columns, such as 64x2160x2560",
 )
 @click.option("--dtype", default="float32", show_default=True, help="data type of the input")
 @click.option(
@@ -50,9 +52,9 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dic
     "--parameter",
     "parameters",
     multiple=True,
-    callback=_given,
+    callback=_parsed,
     metavar="NAME=VALUE",
-    help="a parameter of the method; may be repeated",
+    help="a parameter of the method (may be repeated)",
 )
 @click.option(
     "--slice-dim",
@@ -63,15 +65,15 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dic
 @click.option(
     "--suggest",
     is_flag=True,
-    help="print a ledger for the method, made from its allocations on a few small blocks",
+    help="print a ledger for the method, made from its allocations on small blocks",
 )
 def measure(
     method: str, shape: str | None, suggest: bool, json: bool, **options: Any
 ) -> str | None:
-    """Run one method on made-up data: its memory estimate beside the measured peak.
+    """Run a method on made-up data, and compare its estimated memory with the measured peak.
 
-    With what was alive then and where it was allocated. A wrong estimate is an error. Without an
-    estimator: the peak, and a ledger for it.
+    The allocations at the peak are listed with their source lines. A wrong estimate is an error.
+    For a method without an estimator, a ledger is suggested.
     """
     from ..core.named_method import method_named
     from ..suggest.suggest_ledger import suggest_ledger
@@ -79,10 +81,12 @@ def measure(
     meta = method_named(method)
     if suggest:
         if shape is not None:
-            raise UsageError("--suggest runs blocks of its own: leave --shape out")
+            raise UsageError("--suggest chooses its own blocks: leave --shape out")
         return shown(suggest_ledger(meta, **options), json)
     if shape is None:
-        raise UsageError("--shape is missing: the block, such as --shape 64x2160x2560")
+        raise UsageError(
+            "--shape is missing: give the size of a block, such as --shape 64x2160x2560"
+        )
     block = parse_shape(shape)
     options["dtype"] = ArraySpec(block, options["dtype"]).dtype
     from ..checking.measurement import measure_method
@@ -103,7 +107,7 @@ def measure(
 
 @contextmanager
 def _reported(meta: MethodMeta, method: str) -> Iterator[None]:
-    """Turn what a method raises, which may be anything, into an error of one line."""
+    """Turn any exception of a method into an error of one line."""
     from ..core.author_code import raised_at, what_raised
 
     try:
@@ -111,13 +115,13 @@ def _reported(meta: MethodMeta, method: str) -> Iterator[None]:
     except MaxslicesError:
         raise
     except MemoryError as error:
-        said = f" ({error})" if str(error) else ""
+        detail = f" ({error})" if str(error) else ""
         raise OutOfMemoryError(
-            f"memory ran out while {method} was measured{said}: measure fewer slices"
+            f"memory ran out while {method} was measured{detail}: measure fewer slices"
         ) from None
     except Exception as error:
         hint = ""
         if isinstance(error, OSError) and ".cupy" in str(error.filename):
-            hint = "; set CUPY_CACHE_DIR to a folder that can be written to, for compiled kernels"
-        said = f"{what_raised(error)}{raised_at(error, meta.function)}{hint}"
-        raise MethodError(f"{method} raised {said}") from error
+            hint = "; set CUPY_CACHE_DIR to a writable folder for compiled kernels"
+        detail = f"{what_raised(error)}{raised_at(error, meta.function)}{hint}"
+        raise MethodError(f"{method} raised {detail}") from error

@@ -21,7 +21,7 @@ from ..errors import StoreError, UnknownMethodError, UsageError
 from .options import method_names
 
 WIDTH = 100
-"""Columns of the list, as of all that the command line prints."""
+"""Columns of the list, as in all output of the command line."""
 _PATTERNS = {
     "projection": "projections",
     "sinogram": "sinograms",
@@ -34,9 +34,9 @@ _PATTERNS = {
     "name", required=False, shell_complete=method_names, help="a method, or MODULE:CALLABLE"
 )
 def methods(name: str | None) -> str:
-    """List the methods that pipelines may name, or describe one.
+    """List the methods that pipelines may use, or describe one.
 
-    What it does, its parameters, and how it stands in a pipeline file.
+    A description has the method's parameters and its step for a pipeline file.
     """
     from ..core.method_registry import registry
 
@@ -51,7 +51,7 @@ def methods(name: str | None) -> str:
             "no methods are installed: pip install maxslices-methods, or another package that "
             "has the entry point maxslices.methods"
         )
-    # Names that need their module come last, on lines of their own: they would widen the column.
+    # Names that need their module come last on separate lines, as they would widen the column.
     names = {registry.shortest_name(meta): meta for meta in registry}
     named = sorted(names.items(), key=lambda entry: ("." in entry[0], entry[0]))
     width = max((len(name) for name, _ in named if "." not in name), default=0)
@@ -66,7 +66,7 @@ def methods(name: str | None) -> str:
 
 
 def _summary(meta: MethodMeta) -> str:
-    """First sentence of the docstring, without the marks of reStructuredText."""
+    """Return the first sentence of the docstring without reStructuredText markup."""
     text = inspect.getdoc(meta.function) or ""
     text = re.sub(r":\w+:`([^`]*)`", r"\1", text.split("\n\n", 1)[0])
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(text.split()))[0]
@@ -82,7 +82,7 @@ def _description(meta: MethodMeta) -> str:
         halo = "depends on its parameters" if callable(meta.halo) else f"{meta.halo} slices"
         lines.append(f"Halo           {halo}")
     if meta.side_results:
-        lines.append(f"Side results   {', '.join(meta.side_results)}; the data go on unchanged")
+        lines.append(f"Side results   {', '.join(meta.side_results)}; the data are unchanged")
     if meta.supplied:
         lines.append(f"Filled in      {', '.join(meta.supplied)}")
     lines += [f"Memory         {_source(meta)}", "", "In a pipeline file:", ""]
@@ -91,20 +91,20 @@ def _description(meta: MethodMeta) -> str:
 
 
 def _source(meta: MethodMeta) -> str:
-    """Source of the method's memory in a plan, and why that one."""
+    """Name the source of the method's memory estimate in a plan, and the reason."""
     from ..estimate import Records
 
     places = sorted({e.place.device for e in Records().entries(meta.full_name)})
     if meta.estimator:
-        asked = f"; recorded on {', '.join(places)} for --estimator recorded" if places else ""
-        return f"declared by its author{asked}"
+        recorded = f"; recorded on {', '.join(places)} for --estimator recorded" if places else ""
+        return f"declared by its author{recorded}"
     if places:
-        return f"recorded on {', '.join(places)}, for none is declared; elsewhere it is probed"
-    return "probed when it is planned, for none is declared and nothing is recorded"
+        return f"recorded on {', '.join(places)}, as no estimator is declared; probed elsewhere"
+    return "probed during planning, as no estimator is declared and nothing is recorded"
 
 
 def _as_yaml(meta: MethodMeta) -> list[str]:
-    """Step of a pipeline file with every parameter, its default and its type."""
+    """Write the step of a pipeline file with all parameters, their defaults and their types."""
     from ..core.parameters import annotations_of, type_name
 
     hints = annotations_of(meta.function)
@@ -129,7 +129,7 @@ def _as_yaml(meta: MethodMeta) -> list[str]:
 
 
 def _yaml(value: Any) -> str:
-    """Default value as YAML writes it."""
+    """Write a default value as YAML."""
     import yaml
 
     from ..system.plain_records import plain
@@ -149,20 +149,20 @@ _FILES = {
 """Path in the package -> name of the template."""
 
 
-@click.command("new-methods", short_help="write a package with a method of your own, to begin with")
-@click.argument("name", help="name of the package; it becomes a folder here")
+@click.command("new-methods", short_help="create a package for methods of your own")
+@click.argument("name", help="name of the package and of its new folder")
 def new_methods(name: str) -> str:
-    """Write a package of methods: a method, its estimator, its test and the entry point.
+    """Create a package with a method, its estimator, its test and an entry point.
 
-    It can be installed as it is, and its method is then known to pipelines.
+    Once it is installed, pipelines can use its method.
     """
     module = _module_of(name)
-    # Of a maxslices that runs without being installed no version is known.
+    # Without an installation the version of maxslices is unknown.
     version = "" if __version__ == "unknown" else f">={__version__}"
     values = {"name": name, "module": module, "version": version}
     folder = Path(name)
     if folder.exists():
-        raise StoreError(f"{folder} is there already: choose another name")
+        raise StoreError(f"{folder} already exists: choose another name")
     paths = [folder / Template(path).substitute(values) for path in _FILES]
     try:
         for path, template in zip(paths, _FILES.values(), strict=True):
@@ -172,7 +172,7 @@ def new_methods(name: str) -> str:
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise StoreError(
-            f"{folder}: cannot be written ({error.strerror}): make room, or go to another folder"
+            f"{folder}: cannot be written ({error.strerror}): free disk space, or change folder"
         ) from None
     return "\n".join(
         [
@@ -187,19 +187,19 @@ def new_methods(name: str) -> str:
 
 
 def _module_of(name: str) -> str:
-    """Name of the module of a package, which must be free.
+    """Return the name of a package's module.
 
     Raises
     ------
     UsageError
-        If it is no name for a package, or Python has a module of that name.
+        If the name is invalid, or Python already has a module of that name.
     """
     module = name.replace("-", "_").lower()
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
         raise UsageError(
-            f"{name!r} is no name for a package: write letters and digits, with hyphens between "
+            f"{name!r} is not a valid package name: use letters and digits, with hyphens between "
             "words, such as beamline-filters"
         )
     if importlib.util.find_spec(module) is not None:
-        raise UsageError(f"there is a module {module} already: choose another name")
+        raise UsageError(f"a module {module} already exists: choose another name")
     return module

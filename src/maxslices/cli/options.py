@@ -1,4 +1,4 @@
-"""Arguments and options that several subcommands share, and their completion by shells."""
+"""Arguments and options that several subcommands share, and shell completion."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..system.disk_space import check_file_place
 from .output import log_to_screen
 
 PATH = click.Path(readable=False)
-"""Type of a path: what is wrong with it is said by who opens it, with what to do about it."""
+"""Type of a path. It is checked when it is opened, where the error can name a remedy."""
 
 
 def count_or(*words: str) -> Callable[[str], int | str]:
-    """Type of an option that is a positive number or one of some words."""
+    """Return the type of an option that is a positive number or one of some words."""
 
     def parse(text: str) -> int | str:
         if text in words:
             return text
         if text.isascii() and text.isdigit() and int(text) > 0:
             return int(text)
-        *others, last = "a positive number", *words
-        raise click.BadParameter(f"{text!r} is neither {', '.join(others)} nor {last}")
+        *choices, last = "a positive number", *words
+        raise click.BadParameter(f"{text!r} is neither {', '.join(choices)} nor {last}")
 
     return parse
 
@@ -40,7 +40,7 @@ def check_order(paths: Sequence[str]) -> None:
 
 
 def file_to_write(*endings: str) -> Callable[..., Path | None]:
-    """Callback of an option that names a file to write: it is checked before anything is done."""
+    """Return the callback of an option that names a file to write, which is checked first."""
 
     def callback(_: click.Context, option: click.Parameter, text: str | None) -> Path | None:
         if text is None:
@@ -55,34 +55,47 @@ def file_to_write(*endings: str) -> Callable[..., Path | None]:
 
 
 def _verbose(context: click.Context, _: click.Parameter, is_given: bool) -> None:
-    """Print what is logged, until the command line ends."""
+    """Print log records until the command ends."""
     if is_given and not context.resilient_parsing:
         context.obj.enter_context(log_to_screen())
 
 
 PIPELINE = click.Argument(["pipeline"], type=PATH, help="pipeline file (YAML)")
 DEVICE = click.Option(
-    ["--device"], default="auto", metavar="auto|cpu|cuda:N", help="default: a GPU if there is one"
+    ["--device"],
+    default="auto",
+    metavar="auto|cpu|cuda:N",
+    help="device (default: a GPU if there is one)",
 )
-JSON = click.Option(["--json"], is_flag=True, help="print JSON")
+JSON = click.Option(["--json"], is_flag=True, help="print the answer as JSON")
 SWEEP = click.Option(
     ["--sweep"],
     metavar="KEY=VALUES",
-    help="of the middle row, for each value of STEP.PARAMETER: fbp.center=203:208:0.5",
+    help="reconstruct the middle row with each value of STEP.PARAMETER: fbp.center=203:208:0.5",
 )
 PART = [
-    click.Option(["--rows"], metavar="PART", help="detector rows: mid, 40:44, mid-5:mid+5 or 40"),
-    click.Option(["--columns"], metavar="PART", help="detector columns, likewise"),
-    click.Option(["--angles"], metavar="PART", help="frames as stored; ::2: every 2nd projection"),
+    click.Option(
+        ["--rows"], metavar="PART", help="detector rows to read: mid, 40:44, mid-5:mid+5 or 40"
+    ),
+    click.Option(["--columns"], metavar="PART", help="detector columns to read, likewise"),
+    click.Option(
+        ["--angles"],
+        metavar="PART",
+        help="frames to read in stored order; ::2 reads every second projection",
+    ),
 ]
 """The part of a scan that is read: keywords of `maxslices.run`, `plan` and `check`."""
 LIMITS = [
     DEVICE,
     click.Option(
-        ["--memory"], metavar="SIZE", help="on the device, as 16GB (default: what is free)"
+        ["--memory"],
+        metavar="SIZE",
+        help="memory to use on the device, such as 16GB (default: most of the free memory)",
     ),
     click.Option(
-        ["--host-memory"], metavar="SIZE", help="on a GPU's host (default: most that is free)"
+        ["--host-memory"],
+        metavar="SIZE",
+        help="host memory to use with a GPU (default: 80 % of free memory)",
     ),
     click.Option(
         ["--block"],
@@ -95,7 +108,7 @@ LIMITS = [
         ["--estimator"],
         type=click.Choice(["declared", "recorded", "replayed", "probed"]),
         metavar="SOURCE",
-        help="declared, recorded, replayed or probed alone",
+        help="use only estimates that are declared, recorded, replayed or probed",
     ),
 ]
 """Keywords of `maxslices.plan` and `maxslices.run`."""
@@ -104,31 +117,38 @@ WORKERS = [
         ["--engine"],
         default="local",
         metavar="ENGINE",
-        help="local, dask, or dask:ADDRESS of a scheduler",
+        help="local (default), dask, or dask:ADDRESS of a scheduler",
     ),
     click.Option(
         ["--workers"],
         type=click.IntRange(min=1),
         metavar="N",
-        help="processes on the CPU (engine dask)",
+        help="number of processes on the CPU",
     ),
     click.Option(
-        ["--gpus"], type=count_or("all"), metavar="N|all", help="GPUs, a process each (engine dask)"
+        ["--gpus"],
+        type=count_or("all"),
+        metavar="N|all",
+        help="number of GPUs, with one process each",
     ),
     click.Option(
-        ["--slurm"], metavar="OPTIONS", help="a SLURM job for each, such as '-p gpu -t 02:00:00'"
+        ["--slurm"],
+        metavar="OPTIONS",
+        help="start each process as a SLURM job with these options of sbatch, such as '-p gpu'",
     ),
 ]
 """What runs the blocks: keywords of `maxslices.run`."""
 OUTPUT = [
     JSON,
-    click.Option(["-q", "--quiet"], is_flag=True, help="print warnings, errors and --json only"),
+    click.Option(
+        ["-q", "--quiet"], is_flag=True, help="print only warnings, errors and the output of --json"
+    ),
     click.Option(
         ["-v", "--verbose"],
         is_flag=True,
         expose_value=False,
         callback=_verbose,
-        help="say on standard error what is being done",
+        help="report each step on standard error",
     ),
 ]
 _GROUPS: dict[str, list[click.Parameter]] = {
@@ -137,11 +157,11 @@ _GROUPS: dict[str, list[click.Parameter]] = {
     "Workers": [*WORKERS],
     "Messages": [*OUTPUT],
 }
-"""Heading in a command's help -> the options that it shares with others."""
+"""Heading in a command's help -> options that several commands share."""
 
 
 class Command(click.Command):
-    """A command whose help has its own options first, then those that it shares, in groups."""
+    """A command whose help lists its own options first, then the shared ones in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by group."""
@@ -149,25 +169,25 @@ class Command(click.Command):
         own = [param for param in self.params if param not in shared]
         for heading, group in {"Options": own, **_GROUPS}.items():
             options = [each for each in self.params if each in group]
-            found = [o.get_help_record(ctx) for o in options if isinstance(o, click.Option)]
-            if found:
+            rows = [o.get_help_record(ctx) for o in options if isinstance(o, click.Option)]
+            if rows:
                 with formatter.section(heading):
-                    formatter.write_dl([each for each in found if each], col_max=_COLUMN)
+                    formatter.write_dl([row for row in rows if row], col_max=_COLUMN)
 
 
 _COLUMN = 26
-"""Widest name beside its text: few options are longer, and texts have two thirds of a terminal."""
+"""Width of the column of names. Few are longer, and texts get two thirds of a terminal."""
 
 
 _VARIABLE = "_MAXSLICES_COMPLETE"
-"""Set by the shell's function: what is asked, such as ``bash_complete``."""
+"""Environment variable that the shell sets to a request such as ``bash_complete``."""
 
 
-@click.command(short_help="print what makes a shell complete commands")
+@click.command(short_help="print the shell completion script")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), help="the shell")
 @click.pass_context
 def completion(context: click.Context, shell: str) -> str:
-    """Print what makes a shell complete commands, options, files and names of methods.
+    """Print the script for a shell's completion of commands, options, files and methods.
 
     \b
     bash: echo 'eval "$(maxslices completion bash)"' >> ~/.bashrc
@@ -180,16 +200,16 @@ def completion(context: click.Context, shell: str) -> str:
 
 
 def answer_shell(app: click.Command) -> bool:
-    """Print what completes the command line, if a shell asks; False if none does."""
-    asked = os.environ.get(_VARIABLE)
-    if asked:
-        warnings.simplefilter("ignore")  # they would be printed into the line that is typed
-        shell_complete(app, {}, "maxslices", _VARIABLE, asked)
-    return bool(asked)
+    """Answer a shell's request for completion. Return False if there is none."""
+    request = os.environ.get(_VARIABLE)
+    if request:
+        warnings.simplefilter("ignore")  # warnings would appear in the line that the user types
+        shell_complete(app, {}, "maxslices", _VARIABLE, request)
+    return bool(request)
 
 
 def method_names(_: click.Context, __: click.Parameter, begin: str) -> list[str]:
-    """Names of methods that begin so."""
+    """List the names of methods that begin with a text."""
     from ..core.method_registry import registry
 
     return sorted({meta.name for meta in registry if meta.name.startswith(begin)})

@@ -14,14 +14,14 @@ from ..core.units import readable
 from ..errors import StoreError
 
 _answers: list[TextIO] = []
-"""Standard output while `answers_alone` keeps it for what is said."""
+"""Standard output while `answers_alone` reserves it for `say`."""
 
 
 @contextmanager
 def answers_alone() -> Iterator[None]:
-    """Keep standard output for `say`: what methods and models print goes to standard error.
+    """Reserve standard output for `say`, and redirect other output to standard error.
 
-    Otherwise it would stand in the JSON that a program reads.
+    Output of methods and models would otherwise corrupt the JSON that a program reads.
     """
     if sys.stdout is None or sys.stderr is None:  # closed before the program began
         yield
@@ -35,12 +35,12 @@ def answers_alone() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """Print to standard output; drop the text if nobody reads that.
+    """Print to standard output. The text is dropped if its reader has closed the pipe.
 
     Raises
     ------
     StoreError
-        If it is a file that cannot be written.
+        If standard output is a file that cannot be written.
     """
     out = _answers[-1] if _answers else sys.stdout
     if out is None:  # closed before the program began
@@ -59,21 +59,21 @@ def say(text: str) -> None:
 
 
 class Answer(Protocol):
-    """What a command found."""
+    """Result of a command."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain types, ready for JSON."""
+        """Convert the result to plain types, ready for JSON."""
 
 
-def shown(found: Answer, json: bool, quiet: bool = False) -> str | None:
-    """Text of what a command found: JSON, that for people, or none."""
+def shown(answer: Answer, json: bool, quiet: bool = False) -> str | None:
+    """Format a command's result as JSON or as text. Return None if it is not printed."""
     if json:
-        return json_text.dumps(found.to_dict(), indent=2)
-    return None if quiet else str(found)
+        return json_text.dumps(answer.to_dict(), indent=2)
+    return None if quiet else str(answer)
 
 
 def complain(text: str) -> None:
-    """Print a line to standard error, if that can be written."""
+    """Print a line to standard error. Errors of writing are ignored."""
     if sys.stderr is not None:  # print would write to standard output instead
         with suppress(OSError):
             print(f"maxslices: {readable(text)}", file=sys.stderr)
@@ -81,7 +81,7 @@ def complain(text: str) -> None:
 
 @contextmanager
 def log_to_screen() -> Iterator[None]:
-    """Print what is logged from INFO on to standard error."""
+    """Print log records from the level INFO to standard error."""
     logger, handler = logging.getLogger("maxslices"), _Screen()
     level = logger.level
     logger.setLevel(logging.INFO)
@@ -94,21 +94,20 @@ def log_to_screen() -> Iterator[None]:
 
 
 class _Screen(logging.Handler):
-    """Prints what is not printed anyway, as warnings and progress are."""
+    """Prints records other than warnings and progress, which are printed elsewhere."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        # the present standard error: it is another while a progress bar is shown
         is_printed = record.name == "maxslices.progress" or record.levelno >= logging.WARNING
         if not is_printed:
             complain(record.getMessage())
 
 
 @contextmanager
-def measurements_said() -> Iterator[None]:
-    """Print a line for each method whose memory is measured: that may take a minute."""
+def measurements_printed() -> Iterator[None]:
+    """Print a line before each measurement of a method's memory, which may take a minute."""
     from ..estimate.model_resolver import LOGGER
 
-    if LOGGER.isEnabledFor(logging.INFO):  # each line is printed anyway
+    if LOGGER.isEnabledFor(logging.INFO):  # log_to_screen prints each line
         yield
         return
     level, handler = LOGGER.level, _MeasurementPrinter()
@@ -122,7 +121,7 @@ def measurements_said() -> Iterator[None]:
 
 
 class _MeasurementPrinter(logging.Handler):
-    """Prints that a measurement begins."""
+    """Prints the start of a measurement."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from ..estimate.model_resolver import MEASURED

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 def _full_name(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
-    """Name that records have, also of a method given as MODULE:CALLABLE."""
+    """Convert MODULE:CALLABLE to the name that records use."""
     return name and name.replace(":", ".")
 
 
 METHOD = click.Argument(
-    ["method"], required=False, callback=_full_name, help="of this method alone"
+    ["method"], required=False, callback=_full_name, help="only records of this method"
 )
-FILE = click.Argument(["file"], type=PATH, help="what `records export` writes")
+FILE = click.Argument(["file"], type=PATH, help="file that `records export` writes")
 
 
-@click.group(short_help="the measured memory of methods")
+@click.group(short_help="manage the measured memory of methods")
 def records() -> None:
-    """Methods without an estimator are measured once, and the result is kept.
+    """Manage the records of methods that were measured because they have no estimator.
 
-    Exported records make plans for that device elsewhere.
+    With exported records, another computer can plan for the device they were measured on.
     """
 
 
@@ -39,40 +39,40 @@ def _opened(file: str | None = None) -> Records:
     from ..estimate.recorded import Records
 
     if file == "":
-        raise UsageError("the path of the records is empty; '.' is the folder one is in")
+        raise UsageError("the path of the records is empty: name a file")
     return Records()
 
 
 def _entries(records: Records, method: str | None) -> list[Entry]:
-    """Records of all methods or of one.
+    """Return the records of all methods or of one.
 
     Raises
     ------
     UnknownMethodError
-        If the method has none.
+        If the method has no records.
     """
     entries = records.entries(method)
     if method is not None and not entries and not _shipped(method):
         raise UnknownMethodError(
-            f"no records of {method!r} in {records.folder}; `maxslices records list` lists all"
+            f"no records of {method!r} in {records.folder}: `maxslices records list` lists all"
         )
     return entries
 
 
 def _shipped(method: str | None) -> list[str]:
-    """Lines on the records that come with the packages of all methods, or of one."""
+    """List the records that packages of methods contain, for all methods or for one."""
     from ..core.method_registry import registry
     from ..estimate.shipped_records import read_shipped
 
-    found = dict.fromkeys(
+    texts = dict.fromkeys(
         f"{record.question.method}  {record.question.dtype}  {record.place.device}"
         for meta in registry
         if meta.records is not None and method in (None, meta.name, meta.full_name)
         for record in read_shipped(meta.records)
     )
-    if not found:
+    if not texts:
         return []
-    return [f"{_counted(len(found))} with packages of methods, for any card", *found]
+    return [f"{_counted(len(texts))} with packages of methods, for any card", *texts]
 
 
 @records.command("list", params=[METHOD, JSON])
@@ -98,13 +98,14 @@ def _summary(entry: Entry) -> dict[str, Any]:
     question, probe = entry.question, entry.probe
     dims = [*map(str, question.other_dims)]
     dims.insert(question.slice_dim, "n")
-    given = question.parameters.items()
     return {
         "date": time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time_s)),
         "device": entry.place.device,
         "method": question.method,
         "slices": f"{'x'.join(dims)} {question.dtype}",
-        "parameters": " ".join(f"{name}={value}" for name, value in given if value is not None),
+        "parameters": " ".join(
+            f"{name}={value}" for name, value in question.parameters.items() if value is not None
+        ),
         "answer": probe.answer,
         "available_bytes": probe.available_bytes,
     }
@@ -113,7 +114,7 @@ def _summary(entry: Entry) -> dict[str, Any]:
 @records.command()
 @click.argument("method", callback=_full_name, help="a method, or MODULE:CALLABLE")
 def show(method: str) -> str:
-    """Show all that was measured for a METHOD."""
+    """Show all measurements of a method."""
     from ..checking.measurement import explained_peak
 
     blocks = []
@@ -141,9 +142,9 @@ def show(method: str) -> str:
 
 
 @records.command(params=[FILE])
-@click.option("--method", metavar="METHOD", callback=_full_name, help="of this method alone")
+@click.option("--method", metavar="METHOD", callback=_full_name, help="only records of this method")
 def export(file: str, method: str | None) -> str:
-    """Write records into a file, for another computer; it is replaced."""
+    """Write records to a file for another computer. An existing file is replaced."""
     kept = _opened(file)
     if not _entries(kept, method):
         raise UsageError(f"no records in {kept.folder}, so there is nothing to write")
@@ -161,7 +162,7 @@ def import_records(file: str) -> str:
 
 @records.command(params=[METHOD])
 def clear(method: str | None) -> str:
-    """Delete records, also damaged ones; methods are then measured again."""
+    """Delete records, including damaged ones. Methods are then measured again."""
     kept = _opened()
     count = kept.clear(method)
     if not count:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..planner import Plan
 
 FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
-"""What is proposed for --format."""
+"""Formats that shell completion proposes."""
 
 
 @click.command(
@@ -29,42 +29,46 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     nargs=-1,
     required=True,
     type=PATH,
-    help="scan (HDF5, .npy, TIFF, folder of TIFFs), pipeline (YAML), folder for results "
-    "(default: SCAN-PIPELINE)",
+    help="scan (HDF5/NeXus file, .npy, TIFF or folder of TIFFs), pipeline (YAML) and folder for "
+    "the results (default: SCAN-PIPELINE, with a number if it exists)",
 )
 @click.option(
     "--output-dir",
     metavar="FOLDER",
     type=PATH,
-    help="for SCAN... PIPELINE: a folder for each scan",
+    help="run several scans, SCAN... PIPELINE, each into its own folder in FOLDER",
 )
 @click.option(
     "--format",
     default="hdf5",
     metavar="FORMAT,...",
     shell_complete=lambda context, parameter, begin: [n for n in FORMATS if n.startswith(begin)],
-    help="hdf5 (default), tiff, tiff-stack, ome-zarr; also :compressed, :8, :16 or :8:1-99 "
-    "(bits, percentiles)",
+    help="hdf5 (default), tiff, tiff-stack or ome-zarr; :compressed may follow, and :8 or :16 for "
+    "integers between the 0.1st and 99.9th percentiles, :8:1-99 for others",
 )
-@click.option("--pixel-size", metavar="LENGTH", help="such as 3.25um (default: by the scan's file)")
-@click.option("--picture", is_flag=True, help="draw three slices into OUT/slices.png")
+@click.option(
+    "--pixel-size",
+    metavar="LENGTH",
+    help="pixel size for the results, such as 3.25um (default: from the scan's file)",
+)
+@click.option("--picture", is_flag=True, help="write a PNG of three slices, OUT/slices.png")
 @click.option(
     "--scratch",
     metavar="FOLDER",
     type=PATH,
-    help="for scratch files (default: OUT)",
+    help="folder for scratch files (default: OUT)",
 )
 @click.option("--overwrite", is_flag=True, help="replace the results of an earlier run in OUT")
 @click.option(
     "--resume",
     is_flag=True,
-    help="continue the unfinished run, or scans, in OUT",
+    help="resume the unfinished run in OUT, or the unfinished scans in --output-dir",
 )
 @click.option(
     "--plan",
     metavar="FILE",
     type=PATH,
-    help="carry out what `maxslices plan --json` wrote",
+    help="use a plan that `maxslices plan --json` wrote",
 )
 @click.option("--save-all", is_flag=True, help="save the data after every step")
 def run(
@@ -75,7 +79,7 @@ def run(
     quiet: bool,
     **options: Any,
 ) -> str | None:
-    """Run a pipeline on a scan, or several (--output-dir), within a memory budget."""
+    """Run a pipeline on one scan, or on several (--output-dir), within a memory budget."""
     if len(paths) == 1:
         raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
     check_order(paths)
@@ -102,28 +106,26 @@ def run(
 
         scan, pipeline, out = one
         if out is None and (options["resume"] or options["overwrite"]):
-            raise UsageError(
-                "--resume and --overwrite are for a folder that is there: name it as OUT"
-            )
+            raise UsageError("--resume and --overwrite need an existing folder: name it as OUT")
         out = out or str(numbered_folder(scan, pipeline))
-        found = run_requested(RunRequest(scan=scan, pipeline=pipeline, out=out, **options))
-        return shown(found, json, quiet)
+        report = run_requested(RunRequest(scan=scan, pipeline=pipeline, out=out, **options))
+        return shown(report, json, quiet)
     from ..api.several_scans import run_scans
 
     assert output_dir is not None
-    report = run_scans(paths[:-1], paths[-1], output_dir, **options)
-    text = shown(report, json, quiet)
-    if not report.failed:
+    outcomes = run_scans(paths[:-1], paths[-1], output_dir, **options)
+    text = shown(outcomes, json, quiet)
+    if not outcomes.failed:
         return text
     if json:
         say(str(text))
-    complain(f"error: {report}")
+    complain(f"error: {outcomes}")
     click.get_current_context().exit(1)
 
 
 def _one_scan(paths: tuple[str, ...]) -> tuple[str, str, str | None]:
-    """Scan, pipeline and folder of a command line for one scan."""
-    several = "for several scans name a folder with --output-dir"
+    """Return scan, pipeline and folder from a command line for one scan."""
+    several = "for several scans use --output-dir"
     if len(paths) > 3 or any(path.endswith((".yaml", ".yml")) for path in paths[2:]):
         raise UsageError(
             f"run takes SCAN, PIPELINE and OUT; {len(paths)} paths were given, the last is "
@@ -132,16 +134,16 @@ def _one_scan(paths: tuple[str, ...]) -> tuple[str, str, str | None]:
     if any(letter in paths[0] for letter in "*?[") and not os.path.lexists(paths[0]):
         raise UsageError(f"{paths[0]} is a pattern: {several}")
     if "" in paths[2:]:
-        raise UsageError("the path of the results is empty; '.' is the folder one is in")
+        raise UsageError("the path of the results is empty: use '.' for the current folder")
     return paths[0], paths[1], paths[2] if len(paths) > 2 else None
 
 
 MAX_PLAN_BYTES = 2**24
-"""Largest file of a plan: the longest plans have some 100 kB."""
+"""Largest file of a plan. The longest plans have about 100 kB."""
 
 
 def _read_plan(path: str) -> Plan:
-    """Plan that `maxslices plan --json` wrote into a file."""
+    """Read a plan that `maxslices plan --json` wrote."""
     from ..planner import Plan
     from ..system.files import read_small_text
 
