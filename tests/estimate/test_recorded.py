@@ -330,7 +330,7 @@ def test_the_command_exports_and_imports(command, tmp_path, monkeypatch):
     file = tmp_path / "all.json"
     assert command("export", file)[1] == f"1 record written to {file}\n"
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "other"))
-    assert command("import", file)[1] == "1 record added; there are now some of: cpu\n"
+    assert command("import", file)[1] == "1 record added; the records are now of: cpu\n"
     assert "1 record in" in command("list")[1]
     status, _, text = command("export", tmp_path)
     assert (status, text) == (

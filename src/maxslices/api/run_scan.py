@@ -38,8 +38,8 @@ def run(
     device : str
         "cpu", "cuda:N" or "auto": a GPU if CuPy can use one, else the CPU.
     memory, host_memory : str or int, optional
-        Budgets on the device and in host memory, such as ``"16GB"``, or bytes; by
-        default most of what is free.
+        Budgets on the device and in host memory, such as ``"16GB"``, or bytes.
+        Default: most of the free memory.
     block : int, "auto" or "max"
         Slices in a block.
     format : str or sequence of str

@@ -118,10 +118,10 @@ def _energy(stored: StoredFacts) -> tuple[float, str] | None:
 def files_read(scan: Scan, pipeline: Pipeline) -> list[Path]:
     """Files and folders that a run reads, as far as they are given by path."""
     sides = (pipeline.loader.flats, pipeline.loader.darks)
-    given = [scan, *(side.file for side in sides if isinstance(side, SideData))]
+    inputs = [scan, *(side.file for side in sides if isinstance(side, SideData))]
     if isinstance(pipeline.loader.rotation_angles, AngleFile):
-        given.append(pipeline.loader.rotation_angles.file)
-    return [path for each in given if (path := path_of(each)) is not None]
+        inputs.append(pipeline.loader.rotation_angles.file)
+    return [path for each in inputs if (path := path_of(each)) is not None]
 
 
 def check_out(out: object, scan: Scan) -> None:

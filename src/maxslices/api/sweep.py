@@ -156,7 +156,7 @@ class SweepRuns:
 
     def _before(self) -> tuple[FrameSource, int]:
         """Run the steps before the swept one. Return its input and the middle row in it."""
-        rows, given = self.rows, _rows_of(self.source, self.rows)
+        rows, scan = self.rows, _rows_of(self.source, self.rows)
         steps = () if self.cut.before is None else self.cut.before.steps
         for i in rows.elsewhere:
             alone = [replace(each, save_result=False) for each in steps[: i + 1]]
@@ -164,33 +164,33 @@ class SweepRuns:
         kept = [step for i, step in enumerate(steps) if i not in rows.elsewhere]
         data = None
         if kept:
-            report = self._run(kept, given, self._announce)
+            report = self._run(kept, scan, self._announce)
             self.once, data = report.sections, report.result
             self._found(report)
         if data is None:
-            data = read_rows(given, 0, rows.n_rows)
+            data = read_rows(scan, 0, rows.n_rows)
         reach = sum(reach_after(self.cut).values())
-        return self._after(kept, given, data, rows.middle - rows.start, reach)
+        return self._after(kept, scan, data, rows.middle - rows.start, reach)
 
     def _after(
-        self, steps: list[Any], given: FrameSource, data: NDArray[Any], middle: int, reach: int
+        self, steps: list[Any], scan: FrameSource, data: NDArray[Any], middle: int, reach: int
     ) -> tuple[FrameSource, int]:
         """Return a scan with the results of steps as projections, and its middle row.
 
         It has as many rows around the middle as further steps reach. On a GPU it has at least as
         many as httomo uses, which takes no longer than one.
         """
-        angles = given.angles
+        angles = scan.angles
         for step in steps:
             if angles is not None and step.meta.output_angles is not None:
                 angles = step.meta.angles_after(
                     angles, step.with_side_results(self._known).parameters
                 )
         n_rows = data.shape[1]
-        if n_rows != given.spec.shape[1]:  # a step changed the rows
-            return given.with_projections(data, (0, n_rows), angles), n_rows // 2
+        if n_rows != scan.spec.shape[1]:  # a step changed the rows
+            return scan.with_projections(data, (0, n_rows), angles), n_rows // 2
         part = self._around(middle, reach, n_rows)
-        return given.with_projections(data, part, angles), middle - part[0]
+        return scan.with_projections(data, part, angles), middle - part[0]
 
     def _around(self, middle: int, reach: int, n_rows: int) -> tuple[int, int]:
         """Return the range of rows around the middle, within the existing rows."""
@@ -198,23 +198,23 @@ class SweepRuns:
             reach = max(reach, USUAL_ROWS // 2)
         return max(0, middle - reach), min(n_rows, middle + reach + 1)
 
-    def _picture(self, value: Any, given: FrameSource, middle: int) -> NDArray[Any]:
+    def _picture(self, value: Any, scan: FrameSource, middle: int) -> NDArray[Any]:
         """Run the steps for a value. Return the middle row of the result as a view.
 
         The swept step may need many rows that the steps after it do not need.
         """
         swept, *after = self.cut.with_value(value, self._known).steps
-        self._held_bytes = given.spec.nbytes
+        self._held_bytes = scan.spec.nbytes
         sections: list[SectionReport] = []
         reach = sum(step.meta.rows_reached(**step.known_parameters()) for step in after)
-        n_rows = given.spec.shape[1]
+        n_rows = scan.spec.shape[1]
         makes_data = not all(step.meta.side_results for step in after)
         if makes_data and self._around(middle, reach, n_rows) != (0, n_rows):
-            report = self._run([replace(swept, save_result=True)], given, self._announce_first)
+            report = self._run([replace(swept, save_result=True)], scan, self._announce_first)
             assert report.result is not None
             sections += report.sections
-            given, middle = self._after([swept], given, report.result, middle, reach)
-            self._held_bytes += report.result.nbytes + given.spec.nbytes
+            scan, middle = self._after([swept], scan, report.result, middle, reach)
+            self._held_bytes += report.result.nbytes + scan.spec.nbytes
         else:
             after = [swept, *after]
 
@@ -222,13 +222,13 @@ class SweepRuns:
             self._check_alike(value, plan.sections[-1].output)
             self._announce_first(plan)
 
-        report = self._run(after, given, announce)
+        report = self._run(after, scan, announce)
         self.each.append((*sections, *report.sections))
         for name, side_result in report.side_results.items():
             self.side_results.setdefault(name, []).append(side_result)
         result = report.result
         assert result is not None
-        has_rows = result.shape[1] == given.spec.shape[1]  # else a step changed the rows
+        has_rows = result.shape[1] == scan.spec.shape[1]  # else a step changed the rows
         return result[:, middle if has_rows else result.shape[1] // 2]
 
     def _run(self, steps: list[Any], scan: Source, announce: Callable[[Plan], None]) -> Report:
@@ -242,8 +242,8 @@ class SweepRuns:
                 "the sweep holds {} of data and slices in host memory, but {} are allowed: "
                 "allow more, or sweep fewer values".format(*texts)
             )
-        known = tuple(step.with_side_results(self._known) for step in steps)
-        pipeline = replace(self.cut.swept, steps=known, loader=LoaderOptions())
+        resolved = tuple(step.with_side_results(self._known) for step in steps)
+        pipeline = replace(self.cut.swept, steps=resolved, loader=LoaderOptions())
         options = RunRequest(
             scan=scan,
             pipeline=pipeline,

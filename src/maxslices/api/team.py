@@ -90,7 +90,7 @@ class Team:
 
 
 def plan_run(team: Team, request: RunRequest, folder: Results) -> tuple[Plan, ModelResolver | None]:
-    """Plan of the unfinished run, the one that is given, or a new one.
+    """Return the plan of the unfinished run, that of the request, or a new one.
 
     Returns
     -------

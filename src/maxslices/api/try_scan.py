@@ -160,8 +160,8 @@ def trial_pipeline(source: Source, parameters: Mapping[str, Any] | None = None) 
         if source.spec.dtype != np.float32:
             steps = ""
             notes.append(
-                f"{source.spec.dtype}: stripes are not removed, as this needs float32; save the scan "
-                "as float32 to remove them"
+                f"{source.spec.dtype}: stripes are not removed, as this needs float32; save the "
+                "scan as float32 to remove them"
             )
     return TrialPipeline(loader, steps, tuple(notes))
 

@@ -170,13 +170,13 @@ def plan(
         scan_dtype: Any = "uint16" if dtype is None else dtype
         scan = ArraySpec(parse_shape(shape), scan_dtype)
     with nullcontext() if quiet else measurements_printed():
-        made = plan(scan, paths[-1], **options)
+        new_plan = plan(scan, paths[-1], **options)
     if page is not None:
         from ..report_page.page import plan_page
         from ..system.disk_space import store_errors
         from ..system.files import replace_text
 
-        html = plan_page(made.to_dict())
+        html = plan_page(new_plan.to_dict())
         with store_errors(page, len(html)):
             replace_text(page, html)
-    return shown(made, json, quiet)
+    return shown(new_plan, json, quiet)

@@ -28,7 +28,7 @@ from .records import records
 from .run import demo, run
 
 COMMAND_GROUP = "maxslices.commands"
-"""Entry points of further subcommands: click commands, as those of `app`."""
+"""Group of entry points for subcommands of other packages, which are click commands."""
 INTERRUPTED = 130
 """Exit status of a run that Ctrl-C or a signal stopped."""
 NOTHING_LEFT = "stopped; nothing unfinished was left behind"

@@ -127,7 +127,7 @@ def show(method: str) -> str:
             f"  parameters  {each['parameters'] or 'none'}",
             f"  code        {entry.question.package}, source {entry.question.source}",
             f"  answer      {probe.answer} slices in {format_bytes(probe.available_bytes)}"
-            + ("" if probe.sure else " (at least; not measured up to there)"),
+            + ("" if probe.sure else " (at least: larger blocks were not measured)"),
         ]
         lines += [f"  note        {note}" for note in probe.notes]
         lines.append(f"  {'slices':>8} {'bytes':>16} {'kept':>14} {'outside':>14} {'seconds':>9}")
@@ -157,7 +157,7 @@ def import_records(file: str) -> str:
     kept = _opened(file)
     n = kept.import_file(file)
     devices = sorted({entry.place.device for entry in kept.entries()})
-    return f"{_counted(n)} added; there are now some of: {', '.join(devices) or 'none'}"
+    return f"{_counted(n)} added; the records are now of: {', '.join(devices) or 'none'}"
 
 
 @records.command(params=[METHOD])

@@ -101,14 +101,14 @@ def run_demo(
         f"{format_bytes(scan.n_bytes)}, "
         f"in {time.perf_counter() - began:.1f} s"
     )
-    made = plan(scan.path, pipeline, device="cpu", memory=memory)
+    limited = plan(scan.path, pipeline, device="cpu", memory=memory)
     whole = plan(scan.path, pipeline, device="cpu", memory=PLENTY_BYTES, block="max")
     budget = format_bytes(parse_bytes(memory))
     say(
         f"As one block the scan would need {format_bytes(whole.estimated_bytes)}. "
         f"It is reconstructed within {budget}.\n"
     )
-    say(f"{made}\n")
+    say(f"{limited}\n")
     report = run(
         scan.path,
         pipeline,

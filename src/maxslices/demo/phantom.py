@@ -5,8 +5,8 @@ to construct the sunflower head", Mathematical Biosciences 44, 1979) that twists
 height, each a husk around a kernel, with dense beads and thin fibres among them. Every
 body is an ellipsoid or a cylinder, so that its line integrals over the width of a detector
 pixel have a closed form (A. C. Kak and M. Slaney, "Principles of Computerized Tomographic
-Imaging", 1988, chapter 3). Nothing is projected numerically: what is reconstructed is
-compared with the truth, not with the same discretisation.
+Imaging", 1988, chapter 3). Nothing is projected numerically, so
+a reconstruction is compared with the truth and not with the same discretisation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Float = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Ellipsoids:
-    """Ellipsoids as columns of numbers; lengths are in units of the field's half width.
+    """Ellipsoids as columns of numbers. Lengths are in units of the field's half width.
 
     A body's cross-section at height z is an ellipse around ``centre + shear * z`` with the
     semi-axes times ``sqrt(1 - ((z - z0) / semi_z)**2)``; z is 0 at the scan's middle row.
@@ -59,7 +59,7 @@ class Ellipsoids:
 class Phantom:
     """Ellipsoids in the field of view of a detector.
 
-    Rows are detector rows and columns detector columns; slices are (columns, columns)
+    Rows are detector rows and columns detector columns. Slices are (columns, columns)
     images with the rotation axis at ``(columns - 1) / 2``.
     """
 
@@ -89,7 +89,7 @@ class Phantom:
         Returns
         -------
         numpy.ndarray
-            (columns, columns) float32, 1/mm; x runs along the second axis, y upwards.
+            (columns, columns) float32, 1/mm. x runs along the second axis, y upwards.
         """
         n = self.columns * oversampling
         points = (np.arange(n) + 0.5) * 2 / n - 1
@@ -115,7 +115,7 @@ class Phantom:
         angles : numpy.ndarray
             (angles,) projection angles in radians.
         axis : float
-            Detector column of the rotation axis; column k is centred at k.
+            Detector column of the rotation axis. Column k is centred at k.
         advance : callable, optional
             Called with 1 when a row is done.
 
@@ -207,7 +207,7 @@ def flower_head(rows: int = 64, columns: int = 400, pixel_mm: float = 0.005) -> 
         add(x, y, z, a, b, c, turn, 0.75, twist)  # husk
         add(x, y, z, a * 0.8, b * 0.72, c * 0.93, turn, -0.62, twist)  # air under it
         add(x, y, z, a * 0.62, b * 0.5, c * 0.8, turn, rng.uniform(0.35, 1.0), twist)  # kernel
-        if k % 9 == 4:  # a dense bead beside the kernel
+        if k % 9 == 4:  # a dense bead next to the kernel
             r = rng.uniform(0.010, 0.016)
             add(x + 0.3 * a * np.cos(turn), y + 0.3 * a * np.sin(turn), rng.uniform(-1, 1) * top,
                 r, r, 0.8 * top, 0, 5.0, twist)  # fmt: skip
@@ -219,7 +219,7 @@ def flower_head(rows: int = 64, columns: int = 400, pixel_mm: float = 0.005) -> 
         add(0.885 * np.cos(turn), 0.885 * np.sin(turn), rng.uniform(-1, 1) * top,
             r, r, rng.uniform(0.05, 0.3) * top + r, 0, -1.1)  # fmt: skip
     numbers = np.array(table)
-    numbers[:, 0:2] += 0.045, -0.03  # no sample stands exactly on the axis
+    numbers[:, 0:2] += 0.045, -0.03  # no sample is exactly on the axis
     return Phantom(
         Ellipsoids(
             centre=numbers[:, 0:2],

@@ -36,7 +36,7 @@ class SlicePicture:
     uri: str
     """The PNG as a data URI."""
     width: int
-    """Pixels of the PNG across; the slice itself may have more."""
+    """Pixels of the PNG across. The slice itself may have more."""
     height: int
     """Pixels of the PNG down."""
     black: float

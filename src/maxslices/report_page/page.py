@@ -68,7 +68,7 @@ def breakable(text: str) -> Markup:
 
 
 def printable(value: Any) -> Any:
-    """Escape the control characters of a text; other values are returned unchanged."""
+    """Escape the control characters of a text. Other values are returned unchanged."""
     return type(value)(readable(value)) if isinstance(value, str) else value
 
 
