@@ -66,7 +66,7 @@ def test_without_networks_the_command_line_lacks_their_command_alone(in_the_copy
     code = "from maxslices.cli.main import main; main(['--help'])"
     text = in_the_copy(code)
     assert "reconstruct" in text
-    assert "networks:" not in text
+    assert "memory of networks" not in text
 
 
 @method("all", array_module="torch")
@@ -176,4 +176,4 @@ def test_installed_networks_bring_their_tracer_and_their_command(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert main(["--help"]) == 0
-    assert "networks:" in capsys.readouterr().out
+    assert "memory of networks" in capsys.readouterr().out

@@ -63,7 +63,8 @@ def test_a_part_of_it_is_read(in_a_file, part):
     np.testing.assert_array_equal(result(SCAN, steps, **part), expected)
 
 
-def test_a_pipelines_loader_is_followed():
+@pytest.mark.filterwarnings("ignore:.*within 90 degrees of a half turn")
+def test_pipeline_sets_options_of_the_loader():
     steps = [
         {
             "method": "standard_tomo",

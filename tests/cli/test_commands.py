@@ -105,7 +105,7 @@ def test_check_lists_sections_and_the_data_of_the_scan(cli, scan, pipeline):
     assert "section 1, sinograms: dark_flat_field_correction, remove_stripe_ti" in text
     assert "flats: 4" in text
     assert "darks: 3" in text
-    assert "angles: 30, 35 to 180 degrees" in text
+    assert "angles: 30, 0 to 180 degrees" in text
     status, text, _ = cli("check", pipeline(CORRECT))
     assert "it uses a scan's flats, darks" in text
 
@@ -188,7 +188,7 @@ ERRORS = {
     "two budgets": (
         ["plan", *GOOD, "--device", "cpu", "--host-memory", "1GB"],
         2,
-        "on the CPU the device's memory is the host's",
+        "on the CPU host memory is the device's memory",
     ),
     "block of none": (["run", *GOOD, "{out}", "--block", "0"], 2, "'0' is neither a positive"),
     "unknown device": (["run", *GOOD, "{out}", "--device", "gpu"], 2, "use auto, cpu, cuda or"),

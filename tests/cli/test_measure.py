@@ -207,13 +207,13 @@ def test_any_function_is_described(capsys, own_methods):
         ([*BLOCK, "-p", "kernel_size=2026-13-41"], 1, "kernel_size' must be 3 or"),
         ([*BLOCK, "-p", "kernel=5"], 1, "has no parameter 'kernel'; did you mean kernel_size?"),
         (["fbp", "--shape", "9x9x9", "--device", "cpu", "--slice-dim", "0"], 2, "along dim 1"),
-        (["fbp", "--shape", "9x9x9", "-p", "angles=3"], 2, "angles is filled in"),
+        (["fbp", "--shape", "9x9x9", "-p", "angles=3"], 2, "angles is made with the block"),
         (["minus_log", "--shape", "100000x100000x9000", "--device", "cpu"], 3, "measure fewer"),
         ([*BLOCK[:3], "--device", "cuda:99"], 1, NO_DEVICE),
         (["median_filter"], 2, "--shape is missing"),
         ([*BLOCK, "--suggest"], 2, "leave --shape out"),
         (["nowhere:f", "--suggest", "--device", "cpu"], 2, "the module 'nowhere' cannot be found"),
-        (["numpy:flip", "--suggest", "-p", "angles=3"], 2, "angles is filled in"),
+        (["numpy:flip", "--suggest", "-p", "angles=3"], 2, "angles is made with the block"),
     ],
 )
 def test_an_error_of_measure_is_one_line(capsys, arguments, code, message):
@@ -230,7 +230,7 @@ def test_a_read_only_home_names_the_folder_of_kernels(capsys, monkeypatch):
 
     monkeypatch.setattr("maxslices.checking.measurement.measure_method", refuse)
     assert main(["measure", *BLOCK]) == 1
-    assert "; set CUPY_CACHE_DIR to a folder" in capsys.readouterr().err
+    assert "; set CUPY_CACHE_DIR to a writable folder" in capsys.readouterr().err
 
 
 def test_a_ledger_is_suggested(capsys):

@@ -167,8 +167,8 @@ def test_a_device_that_is_lost_ends_all(scans, pipeline, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("paths", "said"),
     [
-        (("a.nxs", "b.nxs", "p.yaml"), "for several scans name a folder with --output-dir"),
-        (("*.nxs", "p.yaml"), "is a pattern: for several scans name a folder with --output-dir"),
+        (("a.nxs", "b.nxs", "p.yaml"), "for several scans use --output-dir"),
+        (("*.nxs", "p.yaml"), "is a pattern: for several scans use --output-dir"),
         (("p.yaml", "--output-dir", "out"), "missing argument 'PIPELINE'"),
         (("no*.nxs", "p.yaml", "--output-dir", "out"), "no scan matches no*.nxs"),
         (("a.nxs", "p.yaml", "--output-dir", ""), "the folder for the results has no name"),

@@ -97,7 +97,7 @@ NEGATE = Pipeline.from_steps(["negate"], fakes)
 @pytest.mark.parametrize("shift", [0, 1], ids=["the scan itself", "shifted by a slice"])
 def test_output_array_must_not_overlap_the_scan(shift):
     memory = np.ones((13, 6, 8), np.float32)
-    with pytest.raises(UsageError, match="out shares memory with the scan: give an array of its"):
+    with pytest.raises(UsageError, match="out shares memory with the scan: give a separate array"):
         run(memory[:12], NEGATE, memory[shift : 12 + shift], device="cpu")
     assert np.all(memory == 1)
 

@@ -27,7 +27,7 @@ STEPS = ["negate", "work"]
         ({"engine": "mpi"}, "unknown engine 'mpi': use local, dask or dask:ADDRESS"),
         ({"scan": np.zeros((3, 4, 5), np.uint16)}, "give its path, not an array"),
         ({"out": None}, "name a folder"),
-        ({"engine": "dask:127.0.0.1:1", "workers": 2}, "for a cluster of this machine alone"),
+        ({"engine": "dask:127.0.0.1:1", "workers": 2}, "need a cluster on this machine"),
         ({"engine": "dask:"}, "dask:: missing port number .* write dask:tcp://HOST:PORT"),
         ({"engine": "dask:node1"}, "missing port number in address 'node1'"),
         ({"engine": "dask:far://node1:8786"}, "unknown address scheme 'far'"),

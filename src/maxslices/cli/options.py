@@ -71,7 +71,7 @@ JSON = click.Option(["--json"], is_flag=True, help="print the answer as JSON")
 SWEEP = click.Option(
     ["--sweep"],
     metavar="KEY=VALUES",
-    help="reconstruct the middle row with each value of STEP.PARAMETER: fbp.center=203:208:0.5",
+    help="process the middle row with each value of STEP.PARAMETER: fbp.center=203:208:0.5",
 )
 PART = [
     click.Option(
@@ -81,7 +81,7 @@ PART = [
     click.Option(
         ["--angles"],
         metavar="PART",
-        help="frames to read in stored order; ::2 reads every second projection",
+        help="frames to read, in stored order: ::2 for every second",
     ),
 ]
 """The part of a scan that is read: keywords of `maxslices.run`, `plan` and `check`."""
@@ -90,12 +90,12 @@ LIMITS = [
     click.Option(
         ["--memory"],
         metavar="SIZE",
-        help="memory to use on the device, such as 16GB (default: most of the free memory)",
+        help="budget on the device, such as 16GB (default: most of the free memory)",
     ),
     click.Option(
         ["--host-memory"],
         metavar="SIZE",
-        help="host memory to use with a GPU (default: 80 % of free memory)",
+        help="budget on a GPU's host (default: likewise)",
     ),
     click.Option(
         ["--block"],
@@ -108,7 +108,7 @@ LIMITS = [
         ["--estimator"],
         type=click.Choice(["declared", "recorded", "replayed", "probed"]),
         metavar="SOURCE",
-        help="use only estimates that are declared, recorded, replayed or probed",
+        help="only declared, recorded, replayed or probed estimates",
     ),
 ]
 """Keywords of `maxslices.plan` and `maxslices.run`."""
@@ -134,7 +134,7 @@ WORKERS = [
     click.Option(
         ["--slurm"],
         metavar="OPTIONS",
-        help="start each process as a SLURM job with these options of sbatch, such as '-p gpu'",
+        help="one SLURM job each, with options such as '-p gpu'",
     ),
 ]
 """What runs the blocks: keywords of `maxslices.run`."""

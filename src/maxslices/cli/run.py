@@ -29,27 +29,27 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     nargs=-1,
     required=True,
     type=PATH,
-    help="scan (HDF5/NeXus file, .npy, TIFF or folder of TIFFs), pipeline (YAML) and folder for "
-    "the results (default: SCAN-PIPELINE, with a number if it exists)",
+    help="scan (HDF5, .npy, TIFF, folder of TIFFs), pipeline (YAML), folder for results "
+    "(default: SCAN-PIPELINE)",
 )
 @click.option(
     "--output-dir",
     metavar="FOLDER",
     type=PATH,
-    help="run several scans, SCAN... PIPELINE, each into its own folder in FOLDER",
+    help="for SCAN... PIPELINE: parent of a folder for each scan",
 )
 @click.option(
     "--format",
     default="hdf5",
     metavar="FORMAT,...",
     shell_complete=lambda context, parameter, begin: [n for n in FORMATS if n.startswith(begin)],
-    help="hdf5 (default), tiff, tiff-stack or ome-zarr; :compressed may follow, and :8 or :16 for "
-    "integers between the 0.1st and 99.9th percentiles, :8:1-99 for others",
+    help="hdf5 (default), tiff, tiff-stack, ome-zarr; then :compressed, or :8, :16 or :8:1-99 for "
+    "integers (bits, percentiles)",
 )
 @click.option(
     "--pixel-size",
     metavar="LENGTH",
-    help="pixel size for the results, such as 3.25um (default: from the scan's file)",
+    help="such as 3.25um (default: from the scan's file)",
 )
 @click.option("--picture", is_flag=True, help="write a PNG of three slices, OUT/slices.png")
 @click.option(
@@ -62,7 +62,7 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
 @click.option(
     "--resume",
     is_flag=True,
-    help="resume the unfinished run in OUT, or the unfinished scans in --output-dir",
+    help="resume the unfinished run in OUT, or unfinished scans",
 )
 @click.option(
     "--plan",
@@ -79,7 +79,7 @@ def run(
     quiet: bool,
     **options: Any,
 ) -> str | None:
-    """Run a pipeline on one scan, or on several (--output-dir), within a memory budget."""
+    """Run a pipeline within a memory budget on a scan, or several (--output-dir)."""
     if len(paths) == 1:
         raise click.UsageError("missing argument 'PIPELINE'", click.get_current_context())
     check_order(paths)
