@@ -54,17 +54,18 @@ INDENTED = re.compile(r"^ {4,}(?:[A-Z_]+=\S+ )?(maxslices \S.*)", re.MULTILINE)
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
-    """A folder with a small scan and a pipeline; what examples register is forgotten again."""
+    """A folder with a small scan. Methods that examples register are removed at the end."""
     folder = tmp_path / "lab"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    registry.load_entry_points()
-    monkeypatch.setattr(registry, "_methods", dict(registry._methods))
+    methods = {meta.full_name for meta in registry}
     make_scan(Path("scan.nxs"), flower_head(rows=8, columns=96), n_angles=61, shift=0.8)
     modules = set(sys.modules)
     yield folder
+    for module in {meta.module for meta in registry if meta.full_name not in methods}:
+        registry.forget(module)
     for name in set(sys.modules) - modules:
         if getattr(sys.modules[name], "__file__", None) == str(folder / f"{name}.py"):
             del sys.modules[name]
@@ -107,9 +108,8 @@ def write_yaml(text):
 def write_module(name, text):
     Path(f"{name}.py").write_text(text)
     linecache.checkcache()
-    if sys.modules.pop(name, None):  # as in a process that starts anew
-        for full_name in [n for n, meta in registry._methods.items() if meta.module == name]:
-            del registry._methods[full_name]
+    if sys.modules.pop(name, None):  # as in a new process
+        registry.forget(name)
 
 
 def run_commands(text):

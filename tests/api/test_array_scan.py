@@ -92,10 +92,10 @@ def test_the_pixel_size_is_in_the_results(tmp_path):
 def test_plan_and_check_take_arrays():
     plan = maxslices.plan(SCAN, [CORRECT, "minus_log", FBP], device="cpu", memory="100MB")
     assert plan.sections[-1].steps[-1].name == "fbp"
-    said = maxslices.check([CORRECT, "minus_log", FBP], SCAN)
-    assert "flats: 3" in said
-    assert "darks: 1" in said
-    assert "angles: 31, 0 to 180 degrees" in said
+    summary = maxslices.check([CORRECT, "minus_log", FBP], SCAN)
+    assert "flats: 3" in summary
+    assert "darks: 1" in summary
+    assert "angles: 31, 0 to 180 degrees" in summary
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_plan_and_check_take_arrays():
 )
 @pytest.mark.parametrize("of_array", [True, False])
 def test_what_an_array_lacks_is_named_with_how_to_give_it(lacks, steps, how, of_array):
-    given = {"flats": FLATS, "darks": DARKS, "angles": ANGLES}
-    del given[lacks]
-    scan = ArrayScan(COUNTS, **given)
+    parts = {"flats": FLATS, "darks": DARKS, "angles": ANGLES}
+    del parts[lacks]
+    scan = ArrayScan(COUNTS, **parts)
     if of_array:
         scan, steps = COUNTS, (steps if lacks == "flats" else [FBP])
     for call in (
@@ -124,7 +124,7 @@ def test_what_an_array_lacks_is_named_with_how_to_give_it(lacks, steps, how, of_
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"data": [[1, 2]]}, "array: list is not a NumPy array: give numpy.asarray of it"),
         ({"flats": 3}, "array flats: int is not a NumPy array"),
@@ -133,9 +133,9 @@ def test_what_an_array_lacks_is_named_with_how_to_give_it(lacks, steps, how, of_
         ({"pixel_size": "3.25"}, "the pixel size '3.25' is not a length"),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(given, message):
+def test_arrays_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(MaxslicesError, match=message):
-        ArrayScan(**{"data": COUNTS, **given})
+        ArrayScan(**{"data": COUNTS, **arguments})
 
 
 def test_its_memory_is_not_the_place_of_the_result():

@@ -69,7 +69,7 @@ def test_an_undeclared_function_is_measured_for_its_own_dims():
 
 
 def test_not_one_element_is_an_error_with_both_numbers():
-    with pytest.raises(DoesNotFitError, match=r"1x41x70x25 of float32 takes 574 kB, and 1\.00 kB"):
+    with pytest.raises(DoesNotFitError, match=r"1x41x70x25 of float32 takes 574 kB, but 1\.00 kB"):
         fit_blocks(neighbours, ARRAY, 1000, halo=0, device="cpu")
 
 
@@ -139,7 +139,7 @@ def test_a_data_array_keeps_its_coordinates():
 
 
 @pytest.mark.parametrize(
-    ("array", "given", "said"),
+    ("array", "options", "message"),
     [
         ([1, 2], {}, "list is not an array"),
         (ARRAY, {"axis": 4}, "4 dims has no axis 4"),
@@ -147,9 +147,9 @@ def test_a_data_array_keeps_its_coordinates():
         (ARRAY, {"memory": "much"}, "much"),
     ],
 )
-def test_wrong_arguments_are_named(array, given, said):
-    with pytest.raises(MaxslicesError, match=said):
-        map_blocks(neighbours, array, **{"memory": BUDGET, "device": "cpu"} | given)
+def test_wrong_arguments_are_named(array, options, message):
+    with pytest.raises(MaxslicesError, match=message):
+        map_blocks(neighbours, array, **{"memory": BUDGET, "device": "cpu"} | options)
 
 
 def test_a_function_whose_result_has_other_elements_along_the_axis_is_refused():

@@ -1,4 +1,4 @@
-"""Every subcommand, with valid and invalid input; no error prints a traceback."""
+"""Every subcommand with valid and invalid input. Errors print no traceback."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_run_carries_out_a_plan(cli, scan, pipeline, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, "Is a directory"),
         (b"", "is not JSON"),
@@ -67,7 +67,7 @@ def test_run_carries_out_a_plan(cli, scan, pipeline, tmp_path):
         (b"{", "is not JSON"),
     ],
 )
-def test_a_file_that_is_no_plan_is_told_in_a_line(cli, scan, pipeline, tmp_path, content, said):
+def test_invalid_plan_is_an_error_of_one_line(cli, scan, pipeline, tmp_path, content, message):
     path = tmp_path / "plan.json"
     if content is None:
         path.mkdir()
@@ -75,29 +75,29 @@ def test_a_file_that_is_no_plan_is_told_in_a_line(cli, scan, pipeline, tmp_path,
         path.write_bytes(content)
     status, _, err = cli("run", scan, pipeline(LOG), tmp_path / "out", "--plan", path)
     assert status == 2
-    assert said in " ".join(err.split())
+    assert message in " ".join(err.split())
     assert "Traceback" not in err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_plan_that_does_not_fit_says_what_helps(cli, pipeline):
+def test_plan_that_does_not_fit_names_remedies(cli, pipeline):
     method = "method: total_variation_pd"
     arguments = ("plan", "--shape", "200x500x600", pipeline(method), "--memory", "1.2GB")
     status, _, err = cli(*arguments)
     assert status == 3
-    said = " ".join(err.split())
-    assert re.search(r"allow --memory \S+, or bin or crop the scan", said)
-    assert said.endswith("--device cpu runs the pipeline on the host")
+    message = " ".join(err.split())
+    assert re.search(r"allow --memory \S+, or bin or crop the scan", message)
+    assert message.endswith("--device cpu runs the pipeline on the host")
 
 
-def test_no_plan_for_data_that_no_scan_holds(cli, pipeline):
+def test_plan_rejects_a_dtype_that_scans_do_not_have(cli, pipeline):
     shape = ("--shape", "20x30x40", "--dtype", "complex64", "--device", "cpu")
-    status, _, said = cli("plan", *shape, pipeline(LOG))
+    status, _, err = cli("plan", *shape, pipeline(LOG))
     assert status == 1
-    assert "complex64, which is not grey values" in said
+    assert "complex64, which is not grey values" in err
 
 
-def test_check_lists_sections_and_the_data_of_the_scan(cli, scan, pipeline):
+def test_check_lists_sections_and_data_of_the_scan(cli, scan, pipeline):
     status, text, _ = cli("check", pipeline(CORRECT, "method: remove_stripe_ti"), scan)
     assert status == 0
     assert "2 methods, well formed" in text
@@ -120,7 +120,7 @@ def test_methods_are_listed_and_described(cli):
     assert "kernel_size: 3" in text
 
 
-def test_what_methods_prints_is_a_step_of_a_pipeline(cli, pipeline, tmp_path):
+def test_methods_prints_a_valid_step_of_a_pipeline(cli, pipeline, tmp_path):
     for name in ("median_filter", "fbp", "find_center_vo", "minus_log", "paganin_filter"):
         _, text, _ = cli("methods", name)
         path = tmp_path / f"{name}.yaml"
@@ -137,11 +137,11 @@ def test_version(cli):
     ("command", "longest"),
     [("", 23), *((name, 50) for name in ("run", "plan", "try", "measure", "records list"))],
 )
-def test_help_fits_a_screen_and_that_of_a_command_a_page(cli, command, longest, monkeypatch):
+def test_help_fits_a_screen_and_help_of_a_command_a_page(cli, command, longest, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     status, text, _ = cli(*command.split(), "--help")
     assert cli(*command.split(), "-h") == (status, text, "") == (0, text, "")
-    assert len(text.splitlines()) <= longest  # of 24, one for the prompt
+    assert len(text.splitlines()) <= longest  # a screen has 24 with the prompt
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -157,7 +157,7 @@ def test_options_that_commands_share_are_in_groups(cli):
 
 
 @pytest.mark.parametrize("arguments", [("--debug", "check", "no"), ("check", "no", "--debug")])
-def test_a_traceback_is_printed_if_asked(cli, arguments):
+def test_debug_prints_the_traceback(cli, arguments):
     status, out, err = cli(*arguments)
     assert (status, out) == (1, "")
     assert err.startswith("maxslices: Traceback (most recent call last):\n")
@@ -220,7 +220,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("case", ERRORS)
-def test_an_error_is_one_line(cli, scan, pipeline, tmp_path, case):
+def test_error_is_one_line(cli, scan, pipeline, tmp_path, case):
     arguments, expected, message = ERRORS[case]
     places = {
         "scan": scan,
@@ -233,7 +233,9 @@ def test_an_error_is_one_line(cli, scan, pipeline, tmp_path, case):
     assert (status, out) == (expected, "")
     assert message in err
     assert err.startswith("maxslices: error: ")
-    assert err.count("\n") == (3 if "bad.yaml" in err else 1)  # a line of a file and its mark
+    assert err.count("\n") == (
+        3 if "bad.yaml" in err else 1
+    )  # with a line of the file and a marker
     assert not (tmp_path / "out").exists()
 
 
@@ -257,8 +259,8 @@ def test_a_full_disk_behind_standard_output_is_reported():
     )
 
 
-def test_an_error_message_that_cannot_be_printed_changes_nothing(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stderr", None)  # print would take standard output
+def test_error_message_that_cannot_be_printed_is_dropped(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)  # print would use standard output
     assert main(["methods", "minus_lgo"]) == 1
     assert capsys.readouterr().out == ""
 
@@ -269,7 +271,7 @@ def test_an_error_message_that_cannot_be_printed_changes_nothing(monkeypatch, ca
     assert main(["methods", "minus_lgo"]) == 1
 
 
-def test_a_closed_pipe_is_no_error():
+def test_closed_pipe_is_not_an_error():
     reading, writing = os.pipe()
     os.close(reading)
     done = command("methods", stdout=writing)
@@ -291,14 +293,14 @@ def test_names_that_are_not_text_are_printed(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["scan", "pipeline", "out", "plan"])
-def test_links_in_a_circle_end_in_one_line(cli, tmp_path, scan, pipeline, place):
+def test_circular_links_are_an_error_of_one_line(cli, tmp_path, scan, pipeline, place):
     first, second = tmp_path / "first", tmp_path / "second"
     first.symlink_to(second)
     second.symlink_to(first)
-    given = {"scan": scan, "pipeline": pipeline("method: minus_log"), "out": tmp_path / "out"}
-    given[place] = first
-    more = ("--plan", given.pop("plan")) if place == "plan" else ()
-    status, _, err = cli("run", *given.values(), "--device", "cpu", *more)
+    paths = {"scan": scan, "pipeline": pipeline("method: minus_log"), "out": tmp_path / "out"}
+    paths[place] = first
+    more = ("--plan", paths.pop("plan")) if place == "plan" else ()
+    status, _, err = cli("run", *paths.values(), "--device", "cpu", *more)
     assert status in (1, 2)
     assert err.startswith("maxslices: error: ")
     assert err.count("\n") == 1

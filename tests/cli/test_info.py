@@ -34,11 +34,11 @@ def with_facts(path):
 
 
 def test_a_scan_is_described_with_what_its_file_stores(tmp_path):
-    found = describe(with_facts(tmp_path / "scan.nxs"))
+    description = describe(with_facts(tmp_path / "scan.nxs"))
     n_projections = int((KEYS == 0).sum())
-    assert (found.shape, found.dtype) == ((n_projections, 7, 11), "uint16")
-    assert (found.n_flats, found.n_darks) == ((KEYS == 1).sum(), (KEYS == 2).sum())
-    stored = found.stored
+    assert (description.shape, description.dtype) == ((n_projections, 7, 11), "uint16")
+    assert (description.n_flats, description.n_darks) == ((KEYS == 1).sum(), (KEYS == 2).sum())
+    stored = description.stored
     assert stored.chunks == (1, 7, 11)
     assert stored.compression == "deflate"
     assert stored.frame_kinds == {k: int((k == KEYS).sum()) for k in (0, 1, 2, 3)}
@@ -50,17 +50,21 @@ def test_a_scan_is_described_with_what_its_file_stores(tmp_path):
         "sample": "bone",
     }
     assert [stack.where for stack in stored.stacks] == ["/entry1/tomo_entry/other/volume"]
-    assert "6.5e-06 m" in str(found)
-    assert "deflate" in str(found)
+    assert "6.5e-06 m" in str(description)
+    assert "deflate" in str(description)
 
 
 def test_angles_are_described_with_their_order_and_gaps():
     degrees = np.delete(np.linspace(0, 180, 181), [90, 91])
-    found = describe_angles(degrees)
-    assert (found.n_angles, found.first, found.last) == (179, 0, pytest.approx(180, abs=1e-4))
-    assert found.step == pytest.approx(1, abs=1e-4)
-    assert found.order == "increasing"
-    assert found.gaps == ((90, pytest.approx(3, abs=1e-4)),)
+    description = describe_angles(degrees)
+    assert (description.n_angles, description.first, description.last) == (
+        179,
+        0,
+        pytest.approx(180, abs=1e-4),
+    )
+    assert description.step == pytest.approx(1, abs=1e-4)
+    assert description.order == "increasing"
+    assert description.gaps == ((90, pytest.approx(3, abs=1e-4)),)
     assert describe_angles(degrees[::-1]).order == "decreasing"
     assert describe_angles(np.array([0.0, 90, 45, 135])).order == "in no order"
     assert describe_angles(np.array([7.0])).step == 0
@@ -106,17 +110,21 @@ def by_groups(file):
 def test_a_file_without_a_known_layout_is_guessed_as_trying_it_does(cli, tmp_path, write):
     path = tmp_path / "odd.h5"
     with h5py.File(path, "w") as file:
-        shape, n_flats, n_darks, others = write(file)
-    found = describe(path)
-    assert (found.shape, found.n_flats, found.n_darks) == (shape, n_flats, n_darks)
-    assert found.angles is not None
-    assert found.angles.n_angles == shape[0]
-    assert found.is_guess
-    assert [stack.where for stack in found.stored.stacks] == others
+        shape, n_flats, n_darks, other_stacks = write(file)
+    description = describe(path)
+    assert (description.shape, description.n_flats, description.n_darks) == (
+        shape,
+        n_flats,
+        n_darks,
+    )
+    assert description.angles is not None
+    assert description.angles.n_angles == shape[0]
+    assert description.is_guess
+    assert [stack.where for stack in description.stored.stacks] == other_stacks
     status, out, err = cli("info", path, "--picture", tmp_path / "odd.png")
     assert (status, err) == (0, "")
     assert "the paths below are guessed from shapes and names" in out
-    assert f"data: {found.stored.layout.data}" in out
+    assert f"data: {description.stored.layout.data}" in out
 
 
 def test_a_pipe_behind_a_link_is_not_opened(tmp_path):
@@ -145,10 +153,10 @@ def test_a_damaged_file_is_an_error_of_one_line(cli, tmp_path, signature):
 def test_info_prints_json(cli, tmp_path):
     path = with_facts(tmp_path / "scan.nxs")
     status, out, _ = cli("info", path, "--json")
-    found = json.loads(out)
+    description = json.loads(out)
     assert status == 0
-    assert found["angles"]["n_angles"] == (KEYS == 0).sum()
-    assert found["angles"]["first"] == pytest.approx(DEGREES[KEYS == 0][0], abs=1e-4)
+    assert description["angles"]["n_angles"] == (KEYS == 0).sum()
+    assert description["angles"]["first"] == pytest.approx(DEGREES[KEYS == 0][0], abs=1e-4)
 
 
 def test_info_draws_a_picture(cli, tmp_path):
@@ -161,12 +169,12 @@ def test_info_draws_a_picture(cli, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("scan.jpg", r"give a name ending in \.png"), ("no/scan.png", "there is no folder")],
 )
-def test_a_picture_that_cannot_be_written_is_an_error_of_one_line(cli, tmp_path, name, said):
+def test_a_picture_that_cannot_be_written_is_an_error_of_one_line(cli, tmp_path, name, message):
     path = with_facts(tmp_path / "scan.nxs")
     status, _, err = cli("info", path, "--picture", tmp_path / name)
     assert status in (1, 2)
     assert len(err.splitlines()) == 1
-    assert re.search(said, err)
+    assert re.search(message, err)

@@ -26,12 +26,12 @@ def test_estimate_beside_measured(capsys):
 
 def test_json(capsys):
     assert main(["measure", *BLOCK, "--json", "--slice-dim", "1"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["slices"] == 40
-    assert found["slice_dim"] == 1
-    assert found["verdict"] == "ok"
-    assert found["meters"]["numpy_bytes"] >= found["peak_bytes"] * 0.99
-    assert found["meters"]["cupy_in_use_bytes"] is None
+    report = json.loads(capsys.readouterr().out)
+    assert report["slices"] == 40
+    assert report["slice_dim"] == 1
+    assert report["verdict"] == "ok"
+    assert report["meters"]["numpy_bytes"] >= report["peak_bytes"] * 0.99
+    assert report["meters"]["cupy_in_use_bytes"] is None
 
 
 OWN = """
@@ -112,7 +112,7 @@ def test_a_wrong_estimate_is_an_error_that_is_printed_all_the_same(capsys, own_m
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("own_base", r"raised RuntimeError: it raised Own: stopped \(own_methods\.py:\d+\)\n"),
         ("silent", r"raised Silent \(own_methods\.py:\d+\)\n"),
@@ -120,16 +120,16 @@ def test_a_wrong_estimate_is_an_error_that_is_printed_all_the_same(capsys, own_m
         ("no_memory", r"was measured: measure fewer slices\n"),
     ],
 )
-def test_whatever_a_method_raises_is_one_line(capsys, own_methods, name, said):
+def test_any_exception_of_a_method_is_one_line(capsys, own_methods, name, message):
     arguments = [f"own_methods:{name}", "--shape", "60x40x41", "--device", "cpu"]
     assert main(["measure", *arguments]) in (1, 3)
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert re.search(said, err)
+    assert re.search(message, err)
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         (
             "class Own(BaseException): pass\nraise Own('skipped')",
@@ -141,7 +141,7 @@ def test_whatever_a_method_raises_is_one_line(capsys, own_methods, name, said):
         ),
     ],
 )
-def test_whatever_a_module_raises_is_one_line(capsys, tmp_path, monkeypatch, code, said):
+def test_any_exception_of_a_module_is_one_line(capsys, tmp_path, monkeypatch, code, message):
     (tmp_path / "odd_module.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -149,7 +149,7 @@ def test_whatever_a_module_raises_is_one_line(capsys, tmp_path, monkeypatch, cod
     assert main(["measure", "odd_module:f", "--shape", "9x8x7", "--device", "cpu"]) == 2
     err = capsys.readouterr().err
     sys.modules.pop("odd_module", None)
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -175,17 +175,17 @@ def test_a_function_without_an_estimator_is_measured_line_by_line(capsys, own_me
     ("function", "returned"),
     [("builtins:len", "a int"), ("numpy:ravel", "480 float32"), ("numpy:diff", None)],
 )
-def test_a_function_that_returns_no_block_is_no_method_and_that_is_said(capsys, function, returned):
+def test_function_that_does_not_return_a_block_is_reported(capsys, function, returned):
     assert main(["measure", function, "--shape", "6x8x10", "--device", "cpu"]) == 0
-    said = "pipelines cannot use it unchanged: it returned"
+    message = "pipelines cannot use it unchanged: it returned"
     text = capsys.readouterr().out
-    assert f"{said} {returned}: it must return" in text if returned else said not in text
+    assert f"{message} {returned}: it must return" in text if returned else message not in text
 
 
 def test_an_error_names_the_innermost_line_of_the_authors_code(capsys, own_methods):
     assert main(["measure", "own_methods:faulty", "--suggest", "--device", "cpu"]) == 1
-    assert "ValueError: all the input array" in (said := capsys.readouterr().err)
-    assert said.endswith(" (own_methods.py:18)\n")
+    assert "ValueError: all the input array" in (err := capsys.readouterr().err)
+    assert err.endswith(" (own_methods.py:18)\n")
 
 
 def test_any_function_is_described(capsys, own_methods):

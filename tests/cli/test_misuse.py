@@ -1,4 +1,4 @@
-"""What strangers type: names of what cannot be read or written, and a program not installed."""
+"""Wrong command lines: unreadable inputs, unsuitable outputs, and a program not installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def without_rights(*arguments):
-    """Run the command line as one whom permissions bind, which root is not."""
+    """Run the command line with the permissions of an ordinary user, also as root."""
     command = [sys.executable, "-m", "maxslices", *map(str, arguments)]
     if os.getuid() == 0:
         command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--", *command]
@@ -19,7 +19,7 @@ def without_rights(*arguments):
 
 
 @pytest.mark.parametrize(
-    ("command", "closed", "said"),
+    ("command", "closed", "message"),
     [
         ("info", "", "scan.npy: cannot be read (Permission denied): check its permissions"),
         ("try", "", "scan.npy: cannot be read (Permission denied): check its permissions"),
@@ -27,20 +27,20 @@ def without_rights(*arguments):
         ("check", "scan.npy", "cannot read the pipeline file"),
     ],
 )
-def test_what_may_not_be_read_says_what_to_do(tmp_path, command, closed, said):
+def test_unreadable_input_names_a_remedy(tmp_path, command, closed, message):
     folder = tmp_path / "closed"
     folder.mkdir()
     np.save(folder / "scan.npy", np.ones((3, 4, 5), np.uint16))
     (folder / closed).chmod(0)
-    found = without_rights(command, folder / "scan.npy")
+    process = without_rights(command, folder / "scan.npy")
     folder.chmod(0o755)
-    (line,) = found.stderr.splitlines()
-    assert said in line
-    assert found.returncode == 1
+    (line,) = process.stderr.splitlines()
+    assert message in line
+    assert process.returncode == 1
 
 
 @pytest.mark.parametrize("command", ["run", "try"])
-def test_results_are_not_put_among_the_frames_of_the_scan(cli, tmp_path, pipeline, command):
+def test_results_are_not_written_into_the_folder_of_the_scan(cli, tmp_path, pipeline, command):
     import tifffile
 
     folder = tmp_path / "frames"
@@ -49,14 +49,14 @@ def test_results_are_not_put_among_the_frames_of_the_scan(cli, tmp_path, pipelin
         tifffile.imwrite(folder / f"{number}.tif", np.ones((5, 6), np.uint16))
     before = sorted(folder.iterdir())
     (tmp_path / "link").symlink_to(folder)
-    given = [folder, pipeline("method: minus_log")] if command == "run" else [folder]
-    status, _, err = cli(command, *given, tmp_path / "link", "--device", "cpu")
+    inputs = [folder, pipeline("method: minus_log")] if command == "run" else [folder]
+    status, _, err = cli(command, *inputs, tmp_path / "link", "--device", "cpu")
     assert status == 2
     assert "link is the scan itself: choose another folder for the results" in err
     assert sorted(folder.iterdir()) == before
 
 
-def test_a_dtype_that_a_method_refuses_says_what_to_do(cli, tmp_path, pipeline):
+def test_dtype_that_a_method_rejects_names_a_remedy(cli, tmp_path, pipeline):
     np.save(tmp_path / "scan.npy", np.ones((4, 5, 6)))
     for name in ("median_filter", "remove_stripe_based_sorting"):
         path = pipeline(f"method: {name}")
@@ -66,7 +66,7 @@ def test_a_dtype_that_a_method_refuses_says_what_to_do(cli, tmp_path, pipeline):
         assert "or save the scan as float32" in err
 
 
-def test_a_method_that_changes_the_shape_before_flats_is_found_by_check(cli, scan, pipeline):
+def test_check_finds_a_change_of_shape_before_flats_are_used(cli, scan, pipeline):
     path = pipeline(
         "{method: data_resampler, parameters: {newshape: [5, 6]}}",
         "method: dark_flat_field_correction",
@@ -78,16 +78,16 @@ def test_a_method_that_changes_the_shape_before_flats_is_found_by_check(cli, sca
         assert "receives flats of 12x16 for data of 5x6" in err
 
 
-def test_no_memory_on_the_cpu_is_not_laid_on_cuda(cli, scan, tmp_path, pipeline, monkeypatch):
+def test_lack_of_memory_on_the_cpu_does_not_blame_cuda(cli, scan, tmp_path, pipeline, monkeypatch):
     monkeypatch.setattr("maxslices.devices.cpu.CpuBackend.free_bytes", lambda self: 0)
-    given = scan, pipeline("method: minus_log"), tmp_path / "out"
-    status, _, err = cli("run", *given, "--device", "cpu")
+    arguments = scan, pipeline("method: minus_log"), tmp_path / "out"
+    status, _, err = cli("run", *arguments, "--device", "cpu")
     assert status == 3
     assert "no memory is free on cpu" in err
     assert "CUDA" not in err
 
 
-def test_it_runs_without_being_installed(tmp_path):
+def test_program_runs_without_an_installation(tmp_path):
     code = """
 import importlib.metadata, sys
 
@@ -111,7 +111,7 @@ sys.exit(main(sys.argv[1:]))
     assert '"maxslices", "numpy' in (tmp_path / "filters/pyproject.toml").read_text()
 
 
-def test_a_method_in_a_file_beside_the_pipeline_is_said_to_need_a_package(
+def test_method_in_a_file_next_to_the_pipeline_needs_a_package(
     cli, tmp_path, pipeline, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

@@ -81,7 +81,8 @@ def test_warnings_and_logs_show_them_as_text(capsys, monkeypatch, evil_scan, tmp
 
 
 @pytest.mark.filterwarnings("always:.*no pixel size")
-def test_what_a_run_leaves_can_be_read_again(cli, evil_scan, pipeline, tmp_path):
+@pytest.mark.filterwarnings("ignore:minus_log takes transmission")
+def test_files_of_a_run_can_be_read_again(cli, evil_scan, pipeline, tmp_path):
     out = tmp_path / "out"
     arguments = "run", evil_scan, pipeline(LOG), out, "--device", "cpu"
     status, printed, err = cli(*arguments)
@@ -95,7 +96,8 @@ def test_what_a_run_leaves_can_be_read_again(cli, evil_scan, pipeline, tmp_path)
         assert acted_on(path.read_bytes().decode()) == [], path.name
 
 
-def test_a_line_end_in_a_name_ends_no_comment(cli, scan, pipeline, tmp_path):
+@pytest.mark.filterwarnings("ignore:minus_log takes transmission")
+def test_line_end_in_a_name_does_not_end_a_comment(cli, scan, pipeline, tmp_path):
     odd = scan.rename(tmp_path / "scan\n- method: fbp #.nxs")
     out = tmp_path / "out"
     assert cli("run", odd, pipeline(LOG), out, "--device", "cpu")[0] == 0

@@ -1,4 +1,4 @@
-"""What run and plan print, log and draw: --quiet, --verbose, --json, --html."""
+"""Output of run and plan: --quiet, --verbose, --json, --html."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import pytest
 
 from maxslices.report_page.page import plan_page
 
-LOG = "method: minus_log"
+CORRECT = "method: dark_flat_field_correction"
 
 
 @pytest.fixture
 def run_arguments(scan, pipeline, tmp_path):
-    return "run", scan, pipeline(LOG), tmp_path / "out", "--device", "cpu"
+    return "run", scan, pipeline(CORRECT), tmp_path / "out", "--device", "cpu"
 
 
-def test_a_quiet_run_says_nothing(cli, run_arguments, tmp_path):
+def test_quiet_run_prints_nothing(cli, run_arguments, tmp_path):
     assert cli(*run_arguments, "--quiet") == (0, "", "")
     assert (tmp_path / "out" / "report.json").exists()
 
 
-def test_a_report_as_json_is_all_that_is_printed(cli, run_arguments, tmp_path):
+def test_json_prints_only_the_report(cli, run_arguments, tmp_path):
     status, out, err = cli(*run_arguments, "--json", "-q")
     assert (status, err) == (0, "")
     assert json.loads(out) == json.loads((tmp_path / "out" / "report.json").read_text())
 
 
-def test_a_verbose_run_says_what_it_does(cli, run_arguments):
+def test_verbose_run_reports_estimates_and_sections(cli, run_arguments):
     status, out, err = cli(*run_arguments, "-v")
     assert status == 0
     assert "Plan for" in out
     first, last = err.splitlines()
-    assert first == "maxslices: minus_log: memory as declared"
+    assert first == "maxslices: dark_flat_field_correction: memory as declared"
     assert last.startswith("maxslices: section 1/1: 30 slices done in ")
 
 
@@ -44,9 +44,9 @@ def test_progress_is_printed_once(cli, run_arguments, monkeypatch):
     assert err.count("section 1/1: 30 slices done in ") == 1
 
 
-def test_a_plan_as_a_page(cli, scan, pipeline, tmp_path):
+def test_plan_is_written_as_a_page(cli, scan, pipeline, tmp_path):
     page = tmp_path / "plan.html"
-    arguments = ("plan", scan, pipeline(LOG), "--device", "cpu", "--memory", "40MB")
+    arguments = ("plan", scan, pipeline(CORRECT), "--device", "cpu", "--memory", "40MB")
     _, out, _ = cli(*arguments, "--json", "--html", page)
     assert page.read_text() == plan_page(json.loads(out))
     page.write_text("an earlier one")
@@ -55,7 +55,7 @@ def test_a_plan_as_a_page(cli, scan, pipeline, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "status"),
+    ("name", "message", "status"),
     [
         ("pipeline.yaml", "give a name ending in .html", 2),
         ("no/plan.html", "there is no folder", 1),
@@ -63,14 +63,15 @@ def test_a_plan_as_a_page(cli, scan, pipeline, tmp_path):
         ("", "give a name ending in .html", 2),
     ],
 )
-def test_a_page_that_cannot_be_written(cli, scan, pipeline, tmp_path, name, said, status):
+def test_page_that_cannot_be_written_is_an_error(
+    cli, scan, pipeline, tmp_path, name, message, status
+):
     (tmp_path / "folder.html").mkdir()
-    steps = pipeline(LOG)
+    steps = pipeline(CORRECT)
     before = steps.read_bytes()
-    found = cli("plan", scan, steps, "--device", "cpu", "--html", name and tmp_path / name)
-    assert found[0] == status
-    assert said in found[2]
-    assert found[1] == ""
+    answer = cli("plan", scan, steps, "--device", "cpu", "--html", name and tmp_path / name)
+    assert answer[:2] == (status, "")
+    assert message in answer[2]
     assert steps.read_bytes() == before
 
 
@@ -78,7 +79,7 @@ MEASURED = "maxslices: median_filter: its memory is measured, by runs on a few s
 
 
 @pytest.mark.parametrize(("options", "count"), [([], 1), (["-v"], 1), (["-q"], 0)])
-def test_a_plan_names_the_methods_that_it_measures(cli, scan, pipeline, options, count):
+def test_plan_names_the_methods_that_it_measures(cli, scan, pipeline, options, count):
     arguments = "plan", scan, pipeline("method: median_filter"), "--device", "cpu"
     level = logging.getLogger("maxslices.plan").level
     status, _, err = cli(*arguments, "--estimator", "probed", *options)

@@ -1,4 +1,4 @@
-"""Several scans in one command: patterns, a faulty one in the middle, a stop, what is missing."""
+"""Several scans in one command: patterns, a faulty scan, a stop, and resuming."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = ("method: dark_flat_field_correction", "method: minus_log")
 
 @pytest.fixture
 def scans(tmp_path, scan):
-    """Folder of five scans; the third is cut off, the fourth has fewer rows."""
+    """Folder of five scans. The third is truncated, and the fourth has fewer rows."""
     folder = tmp_path / "scans"
     folder.mkdir()
     for number in range(5):
@@ -41,7 +41,7 @@ def result(folder):
         return file["entry/data/data"][...]
 
 
-def test_a_faulty_scan_does_not_end_the_others(cli, scans, pipeline, tmp_path):
+def test_other_scans_run_if_one_is_faulty(cli, scans, pipeline, tmp_path):
     steps, out = pipeline(*STEPS), tmp_path / "out"
     status, text, err = cli("run", scans / "*.nxs", steps, "--output-dir", out, "--device", "cpu")
     assert status == 1
@@ -55,53 +55,53 @@ def test_a_faulty_scan_does_not_end_the_others(cli, scans, pipeline, tmp_path):
     assert text.count("Plan for") == 4
 
 
-def test_resume_runs_what_is_missing(cli, scans, scan, pipeline, tmp_path):
+def test_resume_runs_the_missing_scans(cli, scans, scan, pipeline, tmp_path):
     steps, out = pipeline(*STEPS), tmp_path / "out"
-    given = ("run", scans / "*.nxs", steps, "--output-dir", out, "--device", "cpu", "-q")
-    cli(*given)
+    command = ("run", scans / "*.nxs", steps, "--output-dir", out, "--device", "cpu", "-q")
+    cli(*command)
     written = (out / "s0" / "result.h5").stat().st_mtime_ns
     (scans / "s2.nxs").write_bytes(scan.read_bytes())
-    status, _, err = cli(*given)
+    status, _, err = cli(*command)
     assert status == 1
     assert "s0 already contains a run" in err
     assert "--resume runs what is missing" in err
     assert not (out / "s2").exists()
-    status, text, err = cli(*given, "--resume", "--json")
+    status, text, err = cli(*command, "--resume", "--json")
     assert (status, err) == (0, "")
     states = [each["state"] for each in json.loads(text)["scans"]]
     assert states == ["done before", "done before", "done", "done before", "done before"]
     assert (out / "s0" / "result.h5").stat().st_mtime_ns == written
 
 
-def test_a_stopped_scan_goes_on_by_its_plan(scans, pipeline, tmp_path, monkeypatch):
+def test_stopped_scan_resumes_with_its_plan(scans, pipeline, tmp_path, monkeypatch):
     steps, out = pipeline(*STEPS), tmp_path / "out"
-    asked = {"device": "cpu", "memory": "1GB", "block": 5}
+    options = {"device": "cpu", "memory": "1GB", "block": 5}
     from maxslices.runner.blocks.block_runner import BlockRunner
 
-    real, blocks = BlockRunner.run, []
+    run_block, blocks = BlockRunner.run, []
 
-    def stopped(self, *given, **named):
+    def stopped(self, *args, **kwargs):
         blocks.append(1)
         if len(blocks) == 10:  # the fourth of six blocks of the second scan
             raise KeyboardInterrupt
-        return real(self, *given, **named)
+        return run_block(self, *args, **kwargs)
 
     monkeypatch.setattr(BlockRunner, "run", stopped)
     with pytest.raises(KeyboardInterrupt) as caught:
-        run_scans(scans / "*.nxs", steps, out, **asked)
+        run_scans(scans / "*.nxs", steps, out, **options)
     assert "1 of 5 scans are done; it was at" in str(caught.value)
     assert (out / "s1" / ".run/journal").exists()
     monkeypatch.undo()
-    report = run_scans(scans / "*.nxs", steps, out, resume=True, **asked)
+    report = run_scans(scans / "*.nxs", steps, out, resume=True, **options)
     states = [each.state for each in report.scans]
     assert states == ["done before", "done", "failed", "done", "done"]
     notes = json.loads((out / "s1" / "report.json").read_text())["sections"][0]["notes"]
     assert any("projections were done before" in note for note in notes)
-    run(scans / "s1.nxs", steps, tmp_path / "alone", **asked)
+    run(scans / "s1.nxs", steps, tmp_path / "alone", **options)
     assert np.array_equal(result(out / "s1"), result(tmp_path / "alone"))
 
 
-def test_what_no_scan_can_run_with_is_said_before_the_first(cli, scans, pipeline, tmp_path):
+def test_errors_of_all_scans_are_found_before_the_first(cli, scans, pipeline, tmp_path):
     out = tmp_path / "out"
     for wrong in ("method: minus_log\n  parameters: {wrong: 1}", "method: nothing_like_it"):
         assert cli("run", scans / "*.nxs", pipeline(wrong), "--output-dir", out)[0] != 0
@@ -111,7 +111,7 @@ def test_what_no_scan_can_run_with_is_said_before_the_first(cli, scans, pipeline
     assert not out.exists()
 
 
-def test_a_run_of_another_pipeline_is_not_taken_for_done(cli, scan, pipeline, tmp_path):
+def test_resume_rejects_a_finished_run_of_another_pipeline(cli, scan, pipeline, tmp_path):
     out = tmp_path / "out"
     run_scans(scan, pipeline(*STEPS), out, device="cpu")
     other = pipeline(STEPS[0], name="other.yaml")
@@ -120,31 +120,33 @@ def test_a_run_of_another_pipeline_is_not_taken_for_done(cli, scan, pipeline, tm
     assert "has a finished run of another pipeline" in err
 
 
-def test_a_run_of_other_data_is_not_taken_for_done(cli, scan, pipeline, tmp_path):
+def test_resume_rejects_a_finished_run_of_other_data(cli, scan, pipeline, tmp_path):
     names = [tmp_path / "one" / "s.nxs", tmp_path / "two" / "s.nxs"]
     for name in names:
         name.parent.mkdir()
         name.write_bytes(scan.read_bytes())
-    given = (pipeline(*STEPS), "--output-dir", tmp_path / "out", "--device", "cpu", "-q")
-    assert cli("run", names[0], *given)[0] == 0
-    status, _, err = cli("run", names[1], *given, "--resume")
+    arguments = (pipeline(*STEPS), "--output-dir", tmp_path / "out", "--device", "cpu", "-q")
+    assert cli("run", names[0], *arguments)[0] == 0
+    status, _, err = cli("run", names[1], *arguments, "--resume")
     assert status == 1
     assert f"finished run of other data (it read {names[0]}, and {names[1]} is another file)" in err
-    shutil.copystat(names[0], names[1])  # as after a copy that keeps dates: it is the same scan
-    assert cli("run", names[1], *given, "--resume")[0] == 0
+    shutil.copystat(names[0], names[1])  # a copy with the same date is the same scan
+    assert cli("run", names[1], *arguments, "--resume")[0] == 0
     os.utime(names[0], ns=(0, 10**18))
-    status, _, err = cli("run", names[0], *given, "--resume")
+    status, _, err = cli("run", names[0], *arguments, "--resume")
     assert f"finished run of other data ({names[0]} has changed (time" in err
     names[0].unlink()
-    status, _, err = cli("run", names[0], *given, "--resume")
+    status, _, err = cli("run", names[0], *arguments, "--resume")
     assert (status, "cannot be read (No such file or directory)" in err) == (1, True)
 
 
-def test_a_run_with_results_in_another_format_is_not_taken_for_done(cli, scan, pipeline, tmp_path):
-    given = ("run", scan, pipeline(*STEPS), "--output-dir", tmp_path, "--device", "cpu", "-q")
-    assert cli(*given, "--format", "tiff")[0] == 0
-    assert cli(*given, "--format", "tiff", "--resume")[0] == 0
-    status, _, err = cli(*given, "--resume")
+def test_resume_rejects_a_finished_run_with_results_in_another_format(
+    cli, scan, pipeline, tmp_path
+):
+    command = ("run", scan, pipeline(*STEPS), "--output-dir", tmp_path, "--device", "cpu", "-q")
+    assert cli(*command, "--format", "tiff")[0] == 0
+    assert cli(*command, "--format", "tiff", "--resume")[0] == 0
+    status, _, err = cli(*command, "--resume")
     assert (status, "a finished run with results in tiff, not hdf5: choose" in err) == (1, True)
 
 
@@ -155,7 +157,7 @@ def test_sweeps_of_several_scans_are_done_once(scan, pipeline, tmp_path):
         assert [each.state for each in done.scans] == [state]
 
 
-def test_a_device_that_is_lost_ends_all(scans, pipeline, tmp_path, monkeypatch):
+def test_lost_device_ends_all_scans(scans, pipeline, tmp_path, monkeypatch):
     def lost(request):
         raise DeviceError("the scheduler was lost")
 
@@ -165,7 +167,7 @@ def test_a_device_that_is_lost_ends_all(scans, pipeline, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("paths", "said"),
+    ("paths", "message"),
     [
         (("a.nxs", "b.nxs", "p.yaml"), "for several scans use --output-dir"),
         (("*.nxs", "p.yaml"), "is a pattern: for several scans use --output-dir"),
@@ -175,12 +177,12 @@ def test_a_device_that_is_lost_ends_all(scans, pipeline, tmp_path, monkeypatch):
         (("a.nxs",), "missing argument 'PIPELINE'"),
     ],
 )
-def test_wrong_command_lines(cli, tmp_path, monkeypatch, paths, said):
+def test_wrong_command_lines(cli, tmp_path, monkeypatch, paths, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.yaml").write_text("- method: minus_log")
     status, _, err = cli("run", *paths)
     assert status == 2
-    assert said in err
+    assert message in err
 
 
 def test_names_of_folders(tmp_path, monkeypatch):
@@ -190,14 +192,14 @@ def test_names_of_folders(tmp_path, monkeypatch):
         path.parent.mkdir(exist_ok=True)
         path.touch()
 
-    def names(*given):
-        return [folder.name for folder in find_scans(given, tmp_path / "out").values()]
+    def names(*scans):
+        return [folder.name for folder in find_scans(scans, tmp_path / "out").values()]
 
     assert names("a/scan.nxs", "b/other.h5") == ["scan", "other"]
     assert names("b/other.h5", "b/other.nxs") == ["other.h5", "other.nxs"]
     assert names("b/other.h5", "b/other.nxs", "b/scan.nxs") == ["other.h5", "other.nxs", "scan"]
     assert names("*/scan.nxs") == ["a-scan.nxs", "b-scan.nxs"]
-    assert names("b/[1].nxs") == ["[1]"]  # it is there under this name
+    assert names("b/[1].nxs") == ["[1]"]  # a file of this name exists
     assert names("b/o*", "b/other.nxs") == ["other.h5", "other.nxs"]
     (tmp_path / "link.nxs").symlink_to("b/scan.nxs")
     assert names("b/scan.nxs", tmp_path / "b/scan.nxs", "b/../link.nxs") == ["scan"]

@@ -126,8 +126,8 @@ def test_a_run_that_is_stopped_before_its_first_block_leaves_no_files(tmp_path, 
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
-    said = b"maxslices: stopped; nothing unfinished was left behind\n"
-    assert (process.returncode, err) == (130, said)
+    message = b"maxslices: stopped; nothing unfinished was left behind\n"
+    assert (process.returncode, err) == (130, message)
     assert names(tmp_path) == ["p.yaml", "scan.npy"]
 
 

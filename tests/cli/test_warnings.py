@@ -18,8 +18,8 @@ def test_log_records_are_printed_as_warnings(cli, monkeypatch):
 
     monkeypatch.setattr(methods, "callback", answer)
     before = logging.getLogger().handlers[:]
-    said = "maxslices: warning: somebodys.methods: the axis is 7 pixels off\n"
-    assert cli("methods") == (0, "done\n", said)
+    printed = "maxslices: warning: somebodys.methods: the axis is 7 pixels off\n"
+    assert cli("methods") == (0, "done\n", printed)
     assert logging.getLogger().handlers == before
 
 

@@ -90,12 +90,12 @@ def case(name):
 
 def with_value(steps, name, value):
     method, _, parameter = name.partition(".")
-    found = [{"method": each} if isinstance(each, str) else each for each in steps]
+    full_steps = [{"method": each} if isinstance(each, str) else each for each in steps]
     return [
         {**each, "parameters": {**each.get("parameters", {}), parameter: value}}
         if each["method"] == method
         else each
-        for each in found
+        for each in full_steps
     ]
 
 
@@ -127,8 +127,10 @@ class Own(Source):
 
 def test_the_pictures_of_a_source_of_ones_own_are_those_of_its_data():
     steps, key, values = case("halo of the swept step")
-    given = {"device": "cpu", "memory": "200MB", "sweep": {key: values}}
-    assert np.array_equal(run(Own(), steps, **given).result, run(source(), steps, **given).result)
+    options = {"device": "cpu", "memory": "200MB", "sweep": {key: values}}
+    assert np.array_equal(
+        run(Own(), steps, **options).result, run(source(), steps, **options).result
+    )
 
 
 @pytest.mark.parametrize("ratio", [1.0, 3.0])
@@ -195,8 +197,8 @@ def test_a_sheet_shows_each_picture_as_it_was_when_it_was_added(tmp_path, side):
     picture[...] = 1
     sheet.add(picture, "bright")
     sheet.save(tmp_path / "sheet.png", None)
-    with Image.open(tmp_path / "sheet.png") as found:
-        pixels = np.asarray(found.convert("L"))
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        pixels = np.asarray(sheet.convert("L"))
     middle = pixels[pixels.shape[0] // 2]
     assert middle.min() == 0
     assert (middle[len(middle) // 2 + 20 :] == 255).sum() >= 50
@@ -240,10 +242,10 @@ def test_the_pipeline_as_run_sweeps_again(tmp_path):
 
 
 @pytest.mark.parametrize("n_values", [5, 50])
-def test_memory_stays_within_what_the_plans_say(tmp_path, n_values):
+def test_memory_stays_within_the_plans(tmp_path, n_values):
     sweep = {"fbp.center": np.linspace(28, 34, n_values).tolist()}
-    steps, given = [*NORMALIZE, "fbp"], {"device": "cpu", "memory": "120MB", "sweep": sweep}
-    report = run(source(), steps, tmp_path / "out", **given)
+    steps, options = [*NORMALIZE, "fbp"], {"device": "cpu", "memory": "120MB", "sweep": sweep}
+    report = run(source(), steps, tmp_path / "out", **options)
     measured = [each.measured_bytes for each in report.sections]
     estimated = [each.estimated_bytes for each in report.plan.sections]
     assert all(m <= e for m, e in zip(measured, estimated, strict=True))
@@ -265,9 +267,9 @@ def test_the_stop_of_a_range_is_excluded(text, values):
 
 
 @pytest.mark.parametrize("n_values", [500, 2000])
-def test_too_little_memory_for_the_pictures_is_said(n_values):
+def test_too_little_memory_for_the_slices_is_an_error(n_values):
     sweep = {"fbp.center": np.linspace(28, 34, n_values).tolist()}
-    with pytest.raises(DoesNotFitError, match=r"the sweep holds .* data and slices"):
+    with pytest.raises(DoesNotFitError, match=r"the sweep (also )?holds .* data and slices"):
         run(source(), [*NORMALIZE, "fbp"], device="cpu", memory="16MB", sweep=sweep)
 
 
@@ -318,7 +320,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("sweep", WRONG)
-def test_a_wrong_sweep_is_said(sweep):
+def test_invalid_sweep_is_an_error(sweep):
     steps = ["dark_flat_field_correction", "minus_log", "minus_log", FIND, "fbp"]
     with pytest.raises(MaxslicesError) as caught:
         run(source(), steps, device="cpu", sweep=sweep)
@@ -341,7 +343,7 @@ def test_values_of_different_shapes_are_refused():
         {"engine": "dask", "out": "x"},
     ],
 )
-def test_what_a_sweep_cannot_is_said(options):
+def test_options_that_exclude_a_sweep_are_an_error(options):
     with pytest.raises(UsageError):
         run(source(), [*NORMALIZE, "fbp"], device="cpu", sweep="fbp.center=1:3:1", **options)
 
@@ -366,6 +368,6 @@ class TestSharpness:
 
 def test_a_pipeline_with_a_sweep_is_planned_with_its_first_value_on_the_rows_that_are_read():
     pipeline = with_sweep(Pipeline.from_steps([*NORMALIZE, "fbp"]), "fbp.center=30:32:1")
-    made = plan(source(100), pipeline, device="cpu")
-    assert "4 rows in the middle, 48 to 51, are read: the usual minimum" in made.notes[1]
-    assert made.sections[-1].n_slices == 4
+    swept_plan = plan(source(100), pipeline, device="cpu")
+    assert "4 rows in the middle, 48 to 51, are read: the usual minimum" in swept_plan.notes[1]
+    assert swept_plan.sections[-1].n_slices == 4

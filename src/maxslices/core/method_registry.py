@@ -106,6 +106,12 @@ class Registry:
             self._sites[meta.full_name] = site
         return meta
 
+    def forget(self, module: str) -> None:
+        """Remove the methods of a module, such as one that is edited and imported again."""
+        with self._changing:
+            for full_name in [n for n, meta in self._methods.items() if meta.module == module]:
+                del self._methods[full_name], self._sites[full_name]
+
     def get(self, name: str, module: str | None = None) -> MethodMeta:
         """Look a method up by its name.
 
