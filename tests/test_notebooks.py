@@ -70,11 +70,11 @@ def test_each_tutorial_is_a_notebook(notebooks, name):
 
 
 def test_a_page_shows_what_was_printed_and_the_pictures(notebooks, tmp_path):
-    made = notebooks.notebook(PAGE)
+    notebook = notebooks.notebook(PAGE)
     pixels = base64.b64encode(b"a picture").decode()
-    made["cells"][2]["outputs"] = [{"output_type": "stream", "text": ["\x1b[31m1\x1b[0m\n"]}]
-    made["cells"][3]["outputs"] = [{"data": {"image/png": pixels}}]
-    page = notebooks.as_markdown(made, "one", tmp_path)
+    notebook["cells"][2]["outputs"] = [{"output_type": "stream", "text": ["\x1b[31m1\x1b[0m\n"]}]
+    notebook["cells"][3]["outputs"] = [{"data": {"image/png": pixels}}]
+    page = notebooks.as_markdown(notebook, "one", tmp_path)
     assert page.startswith("# A page (notebook)\n\n{download}`one.ipynb`")
     assert "```text\n!python one.py\n```\n\n```text\n1\n```" in page
     assert "![What the cell shows](one-3.png)" in page

@@ -33,8 +33,8 @@ HTTOMO = Path(sys.prefix) / "httomo"
 
 
 def applies(requirement: Requirement, python: str) -> bool:
-    given = {"python_version": python.rpartition(".")[0], "python_full_version": python}
-    return requirement.marker is None or requirement.marker.evaluate(given)
+    environment = {"python_version": python.rpartition(".")[0], "python_full_version": python}
+    return requirement.marker is None or requirement.marker.evaluate(environment)
 
 
 def pins_for(python: str) -> dict[str, Requirement]:
@@ -166,13 +166,13 @@ def test_the_conda_recipe_wants_what_the_packages_want():
             for found in map(Requirement, lines)
             if found.name != "maxslices"
         }
-        given = {
+        environment = {
             tuple(line.split())
             for line in output["requirements"]["run"]
             if not line.startswith(("python ", "${{"))
         }
         assert output["package"]["name"] == project["name"]
-        assert given == wanted
+        assert environment == wanted
 
 
 def test_python_m_maxslices_is_the_command_line():

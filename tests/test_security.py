@@ -63,7 +63,7 @@ PROGRAM = f"{sys.executable} -m maxslices.cli.main"
 CODE = ("object/apply:os.system [touch {}]", "name:os.system", "module:os")
 
 
-def made_of(text, path):
+def pipeline_of(text, path):
     path.write_text(text)
     return Pipeline.from_file(path, fakes)
 
@@ -71,14 +71,14 @@ def made_of(text, path):
 def test_each_sentence_has_a_test():
     text = (ROOT / "SECURITY.md").read_text().split("\n## ", 1)[1]
     bullets = re.split(r"\n- ", text.replace("\n## ", "\n- ## "))[1:]
-    said = [
+    tests = [
         sentence
         for bullet in bullets
         if not bullet.startswith("##")
         for sentence in re.split(r"(?<!\.\.)(?<=[.:]) (?=[A-Z`])", " ".join(bullet.split()))
     ]
     starts = list(PROMISES)
-    assert [next((p for p in starts if each.startswith(p)), each) for each in said] == starts
+    assert [next((p for p in starts if each.startswith(p)), each) for each in tests] == starts
 
 
 @pytest.mark.parametrize("test", sorted(set(PROMISES.values())))
@@ -96,7 +96,7 @@ def test_no_file_names_code_to_run(tmp_path, monkeypatch):
     np.save(tmp_path / "scan.npy", DATA)
     for name in ("hostile:model", "hostile.model", "nn"):
         with pytest.raises(PipelineError):
-            made_of(f"- method: {name}\n", tmp_path / "p.yaml")
+            pipeline_of(f"- method: {name}\n", tmp_path / "p.yaml")
     (tmp_path / "plan.json").write_text('{"model": "hostile:model", "module": "hostile"}')
     command = f"{PROGRAM} run scan.npy p.yaml out --plan plan.json"
     done = subprocess.run(command, shell=True, cwd=tmp_path, timeout=120, capture_output=True)
@@ -107,9 +107,11 @@ def test_no_file_names_code_to_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("code", CODE)
 def test_a_pipeline_runs_no_code_of_its_own(tmp_path, code):
     value = "!!python/" + code.format(tmp_path / "ran")
-    with pytest.raises(PipelineError, match="is not supported: give plain values"):
-        made_of(f"- method: to_float\n  parameters:\n    factor: {value}\n", tmp_path / "p.yaml")
-    with pytest.raises(MaxslicesError, match="is not supported: give plain values"):
+    with pytest.raises(PipelineError, match="is not supported: use plain values"):
+        pipeline_of(
+            f"- method: to_float\n  parameters:\n    factor: {value}\n", tmp_path / "p.yaml"
+        )
+    with pytest.raises(MaxslicesError, match="is not supported: use plain values"):
         parse_parameters([f"factor={value}"])
     assert not (tmp_path / "ran").exists()
 
@@ -118,7 +120,7 @@ def test_a_module_path_imports_nothing(tmp_path, monkeypatch):
     (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(PipelineError):
-        made_of("- method: to_float\n  module_path: hostile\n", tmp_path / "p.yaml")
+        pipeline_of("- method: to_float\n  module_path: hostile\n", tmp_path / "p.yaml")
     assert not (tmp_path / "ran").exists()
 
 

@@ -46,8 +46,8 @@ print(json.dumps({
     "unchanged": hasattr(np.flip, "meta"),
 }))
 """
-    found, errors = run_with_plugins(["fake_lab_methods"], code)
-    assert found == {
+    output, errors = run_with_plugins(["fake_lab_methods"], code)
+    assert output == {
         "binned": [[4, 3, 4], 4.5],
         "dims": [3, 4],
         "dtype": "float32",
@@ -63,14 +63,14 @@ print(json.dumps({
     assert errors == ""
 
 
-def test_a_package_that_fails_to_import_is_named_and_the_others_go_on(run_with_plugins):
+def test_package_that_fails_to_import_is_named_and_others_work(run_with_plugins):
     listed, errors = run_with_plugins(["broken_lab_methods", "fake_lab_methods"], LISTED)
     assert listed == FAKE_LAB
     assert "UserWarning: the methods of broken-lab-methods are missing" in errors
     assert "ModuleNotFoundError: No module named 'a_library_that_is_not_there'" in errors
 
 
-def test_methods_of_one_name_in_two_packages_are_told_apart(run_with_plugins):
+def test_methods_of_one_name_in_two_packages_are_distinguished(run_with_plugins):
     code = """
 import json
 from maxslices import registry
@@ -87,8 +87,8 @@ print(json.dumps([
     registry.get("scale", "fake_lab_methods.filters").pattern,
 ]))
 """
-    found, _ = run_with_plugins(["fake_lab_methods", "other_lab_methods"], code)
-    assert found == [
+    output, _ = run_with_plugins(["fake_lab_methods", "other_lab_methods"], code)
+    assert output == [
         "several methods are named 'scale': write fake_lab_methods.filters.scale or "
         "other_lab_methods.scale",
         "sinogram",
@@ -104,5 +104,5 @@ before = "fake_lab_methods" in sys.modules
 len(maxslices.registry)
 print(json.dumps([before, "fake_lab_methods" in sys.modules]))
 """
-    found, _ = run_with_plugins(["fake_lab_methods"], code)
-    assert found == [False, True]
+    output, _ = run_with_plugins(["fake_lab_methods"], code)
+    assert output == [False, True]

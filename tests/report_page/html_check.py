@@ -49,11 +49,11 @@ class PageCheck(HTMLParser):
 
     def _look_at(self, tag, attrs):
         names = [name for name, _ in attrs]
-        given = dict(attrs)
-        self.elements.append((tag, given))
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
         if tag in ("script", "iframe", "object", "embed", "link", "form", "base", "a"):
             self.faults.append(f"<{tag}>")
-        if len(names) > len(given):
+        if len(names) > len(attributes):
             self.faults.append(f"<{tag}> has an attribute twice")
         for name, value in attrs:
             if name.startswith("on"):

@@ -68,7 +68,7 @@ def test_a_page_opens_without_a_word_and_fits_the_window(kind, width, tmp_path):
     frame.write_text(FRAME.format(page=page.as_uri(), width=width))
     dom, console = opened(frame, tmp_path)
     assert console == []
-    found = json.loads(re.search("<title>(.*?)</title>", dom)[1])
-    assert found["width"] <= width
-    assert float(found["size"].removesuffix("px")) >= 13
-    assert found["pictures"] == ([60, 60] if kind == "run" else [])
+    measured = json.loads(re.search("<title>(.*?)</title>", dom)[1])
+    assert measured["width"] <= width
+    assert float(measured["size"].removesuffix("px")) >= 13
+    assert measured["pictures"] == ([60, 60] if kind == "run" else [])

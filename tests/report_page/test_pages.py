@@ -48,14 +48,14 @@ KINDS = list(pages())
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["", EVIL, "\x00\x1b[31m\u202e\ud800\x85", "x" * 5000])
-def test_each_is_valid_and_loads_nothing_whatever_its_names(kind, name):
+def test_pages_are_valid_and_load_nothing_with_any_names(kind, name):
     html = pages(name)[kind]
     assert checked(html).faults == []
     html.encode("utf-8")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_names_are_shown_as_they_are_and_are_no_html(kind):
+def test_names_are_shown_unchanged_and_escaped(kind):
     html = pages(EVIL)[kind]
     assert "<script" not in html
     assert EVIL in "".join(checked(html).text)
@@ -64,7 +64,7 @@ def test_names_are_shown_as_they_are_and_are_no_html(kind):
 
 
 @pytest.mark.parametrize("kind", ["plan page", "run page"])
-def test_a_page_forbids_itself_all_but_styles_and_its_pictures(kind):
+def test_policy_of_a_page_allows_only_styles_and_its_pictures(kind):
     policies = [
         attributes["content"]
         for tag, attributes in checked(pages()[kind]).elements
@@ -87,9 +87,9 @@ def test_the_check_itself_finds_faults():
         assert checked(html).faults, html
 
 
-def test_a_page_of_a_run_says_what_a_reader_asks():
+def test_page_of_a_run_shows_its_figures():
     text = text_of(run_page(a_report()))
-    for said in (
+    for expected in (
         "scan.nxs: 180x64x256 uint16",
         "Ran on cpu in 2.6 s, within 40.0 MB of memory.",
         "Bound by computing: the methods set the pace.",
@@ -105,10 +105,10 @@ def test_a_page_of_a_run_says_what_a_reader_asks():
         "maxslices 0.1.0",
         "cupy none",
     ):
-        assert said in text, said
+        assert expected in text, expected
 
 
-def test_what_of_a_scratch_file_is_in_memory_is_said():
+def test_plan_shows_the_part_of_a_scratch_file_in_memory():
     places = {"destination": "scratch file", "kept_bytes": 3_000_000}
     (section,) = a_plan()["sections"]
     plan = a_plan(sections=[section | places, section | {"origin": "scratch file"}])
@@ -116,7 +116,7 @@ def test_what_of_a_scratch_file_is_in_memory_is_said():
     assert "a scratch file (3.00 MB of it in memory)" in text
 
 
-def test_warnings_stand_at_the_top_with_their_section():
+def test_warnings_are_at_the_top_with_their_section():
     html = run_page(a_report({"warnings": ["it is NaN throughout"], "findings": ["too much"]}))
     text = text_of(html)
     assert "Section 1: it is NaN throughout Section 1: too much" in text
@@ -124,7 +124,7 @@ def test_warnings_stand_at_the_top_with_their_section():
     assert 'class="warnings"' not in run_page(a_report())
 
 
-def test_side_results_have_the_names_that_the_user_gave():
+def test_side_results_have_the_names_of_the_pipeline():
     pipeline = [
         {},
         {"method": "lab.find_center", "id": "centering", "side_outputs": {"cor": "axis"}},
@@ -133,8 +133,8 @@ def test_side_results_have_the_names_that_the_user_gave():
     ]
     plan = a_plan()
     plan["made_for"]["pipeline"] = pipeline
-    found = {"find_center.cor": 128.2446, "find_center_2.cor": 128.5, "find_center.width": 3}
-    text = text_of(run_page(a_report(plan=plan, side_results=found)))
+    values = {"find_center.cor": 128.2446, "find_center_2.cor": 128.5, "find_center.width": 3}
+    text = text_of(run_page(a_report(plan=plan, side_results=values)))
     assert "centering.axis 128.245 (find_center.cor)" in text
     assert "again.axis2 128.5 (find_center_2.cor)" in text
     assert "find_center.width 3" in text
@@ -148,7 +148,7 @@ def test_bars_share_a_scale():
     assert [bar["style"] for bar in bars] == ["width: 50.00%", "width: 100.00%"]
 
 
-def test_blocks_are_counted_as_they_were_cut():
+def test_blocks_are_counted_by_their_sizes():
     blocks = [
         {"first_slice": 0, "block": 60, "why": "planned"},
         {"first_slice": 60, "block": 40, "why": "memory ran out"},
@@ -172,7 +172,7 @@ def test_without_a_measurement_there_is_no_bar_for_one():
     assert "0 B" not in text_of(html)
 
 
-def test_a_section_of_an_earlier_run_is_said_to_be_one():
+def test_section_of_an_earlier_run_is_marked():
     text = text_of(run_page(a_report({"is_earlier": True, "idle_share": None})))
     assert "Ran before the run was stopped, in 1.5 s." in text
     assert "idle" not in text
@@ -197,7 +197,9 @@ def test_a_slice_has_a_scale_bar_and_a_colour_bar_with_a_unit():
     html = run_page(a_report(), pictures=[drawn])
     assert "100 µm 0.011/pixel1.99 row 3" in text_of(html)
     bars = [
-        given["style"] for tag, given in checked(html).elements if given.get("class") == "scale"
+        attributes["style"]
+        for tag, attributes in checked(html).elements
+        if attributes.get("class") == "scale"
     ]
     assert bars == ["width: 15.38%"]
 

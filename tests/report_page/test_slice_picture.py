@@ -20,11 +20,11 @@ def pixels(picture):
 def test_dark_is_black_and_bright_is_white():
     ramp = np.repeat(np.linspace(-3, 5, 100, dtype=np.float32)[None], 20, axis=0)
     picture = draw_slice("ramp", ramp, 512)
-    found = pixels(picture)
-    assert found.shape == (20, 100)
-    assert (found[:, 0] == 0).all()
-    assert (found[:, -1] == 252).all()
-    assert (np.diff(found[0].astype(int)) >= 0).all()
+    drawn = pixels(picture)
+    assert drawn.shape == (20, 100)
+    assert (drawn[:, 0] == 0).all()
+    assert (drawn[:, -1] == 252).all()
+    assert (np.diff(drawn[0].astype(int)) >= 0).all()
     assert (picture.least, picture.most) == (-3, 5)
 
 
