@@ -69,8 +69,8 @@ class Calls(nn.Module):
         for name, layer in layers.items():
             setattr(self, name, layer)
 
-    def forward(self, *given, **named):
-        return self.function(self, *given, **named)
+    def forward(self, *inputs, **named):
+        return self.function(self, *inputs, **named)
 
 
 def half(model: nn.Module, x: torch.Tensor) -> torch.Tensor:

@@ -99,10 +99,10 @@ def test_numbers_that_decide_nothing_are_not_mentioned():
 
 def test_the_largest_batch_is_that_of_the_longest_path():
     whole = max_batch_size(Dropping(lambda: True), Spec((1, 64)), memory="700MB", mode="training")
-    found = max_batch_size(
+    n_samples = max_batch_size(
         Dropping(DRAWS["random"]), Spec((1, 64)), memory="700MB", mode="training"
     )
-    assert found == whole
+    assert n_samples == whole
 
 
 def logging(log):

@@ -102,7 +102,7 @@ def test_by_chance_a_number_must_fit_whatever_the_workspaces_are():
     family = StepFamily(unet)
     fine = {*range(1, 41), 50, 60}
     family.fits = family.is_steady = lambda n, _limit: n in fine
-    # A storage and, beyond 50 images, one that has room beside it only if the workspace is there.
+    # A storage and, beyond 50 images, another that fits only if the workspace exists.
     workspace, needs = 200 * MIB, 300 * MIB
     family.requests = lambda n: [
         (-1, workspace),

@@ -28,8 +28,8 @@ def call(kind, x, weight, y, stride=1, padding=0, dilation=1, more=""):
     return OperatorCall(kind, "aten.convolution", (x, weight, y), "float32", options)
 
 
-def allowed_bytes(*given, **named):
-    return Workspaces.allowance().for_op(call(*given, **named))
+def allowed_bytes(*operands, **named):
+    return Workspaces.allowance().for_op(call(*operands, **named))
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def allowed_bytes(*given, **named):
          {"padding": 1, "more": " groups 768"}, 0.0),
     ],
 )  # fmt: skip
-def test_allowances_are_at_least_the_measured_workspaces(given, named, mib):
-    predicted = allowed_bytes(*given, **named) / MIB
+def test_allowances_are_at_least_the_measured_workspaces(operands, named, mib):
+    predicted = allowed_bytes(*operands, **named) / MIB
     assert mib - 1 <= predicted <= 1.1 * mib + 1
 
 

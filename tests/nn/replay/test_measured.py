@@ -1,4 +1,4 @@
-"""Replays against steps measured on an H200: each in a process that had nothing allocated."""
+"""Replays compared with steps measured on an H200, each in a new process."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_steps_in_half_precision_take_what_was_measured(key):
 
 @pytest.mark.parametrize("case", MEASURED["largest"], ids=lambda case: case["network"])
 @pytest.mark.parametrize("calibrated", [True, False])
-def test_the_largest_batch_is_that_which_ran_and_never_more(case, calibrated):
+def test_the_largest_batch_is_the_largest_that_ran(case, calibrated):
     """Of the first network 89 to 96 images were tried and did not run; 97 and 98 did."""
     workspaces = WORKSPACES if calibrated else Workspaces.allowance()
     limit = int(case["part_of_card"] * MEASURED["total_bytes"])

@@ -1,4 +1,4 @@
-"""Peaks of layers beside those measured on an H100 (torch 2.11, 2026-11-28), in MiB."""
+"""Predicted peaks of layers, compared with those measured on an H100 (torch 2.11, 2026-11-28)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_layer_takes_what_was_measured(row, mode):
 
 @pytest.mark.parametrize(("slices", "memory"), [(21, 2_000_000_000), (79, 7_300_000_000)])
 def test_many_rows_take_two_arrays_for_their_transform(slices, memory):
-    """On a GPU both ran out of memory when torch asked for twice the spectrum (2026-11-28)."""
+    """On a GPU both ran out of memory, when torch requested twice the spectrum (2026-11-28)."""
 
     def halved(x):
         return torch.fft.irfft(torch.fft.rfft(x) * 0.5, n=2560)

@@ -8,7 +8,7 @@ MIB = 2**20
 
 
 def trace_of(*steps: list[tuple[str, float]]) -> Trace:
-    """Return a trace of steps of allocations in MiB, by name; below 0 are frees."""
+    """Return a trace of steps of named allocations in MiB. Negative sizes are frees."""
     storages: list[Storage] = []
     events: list[ReplayEvent] = []
     marks: list[StageMark] = []
