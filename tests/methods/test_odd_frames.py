@@ -83,14 +83,21 @@ def scan_stops(data):
     data[20:] = 0
 
 
+def beam_falls(data):
+    """Source: TomographicImaging/CIL #506, a beam that decays, here with flats before the scan."""
+    beam = np.linspace(1, 0.6, len(data))[:, None, None]
+    data[:] = 100 + beam * (data.astype(float) - 100)
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         (shutter_closes, "3 of 31 that were looked at have no beam, from frame 12 to 14"),
+        (beam_falls, "both edges change by 39% during the scan"),
         (scan_stops, "11 of 31 that were looked at have no beam, from frame 20 to 30"),
     ],
 )
-def test_projections_without_beam_are_named(tmp_path, change, expected):
+def test_projections_without_beam_or_with_another_are_reported(tmp_path, change, expected):
     assert any(expected in text for text in warnings_of(scan(tmp_path / "s.nxs", change=change)))
     assert warnings_of(scan(tmp_path / "whole.nxs")) == []
 

@@ -15,8 +15,9 @@ Each flat and each dark is read once, and the means of its tiles are kept. From 
   with weight t = (i + 1) / (n + 1). Projections before the first group have that group's mean, and
   those after the last group the last's.
 
-One row of some projections is read too. Those without a hundredth of the others' beam are
-reported: the shutter was closed, or the scan ended before they were written.
+Some rows of some projections are read too. Projections with less than a hundredth of the others'
+beam are reported: the shutter was closed, or the scan ended before they were written. A change of
+both edges of the field of view by the same factor, which the flats do not show, is reported too.
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ _LEAST_SIGNAL = 0.01
 _CAMERA_LEVELS = [2**n_bits for n_bits in (8, 10, 12, 14, 16)]
 _SATURATED = 0.01
 """Share of pixels with the largest value of a camera above which saturation is reported."""
-_N_ROWS, _N_FRAMES = 256, 16
-"""Number of projections that are checked if single rows, or only whole frames, can be read."""
+_N_ROWS, _N_FRAMES, _ROWS = 256, 16, 16
+"""Number of projections that are checked if single rows, or only whole frames, can be read, and
+number of their rows."""
+_LIKE_EDGES, _LEAST_EDGES = 0.03, 0.1
+"""Largest difference of two edges in air, which is noise, and smallest reported change of both."""
 _MOST_NAMED = 5
 """Largest number of odd frames that are reported one by one."""
 
@@ -154,35 +158,61 @@ class FrameMeans:
             if len(odd) > _MOST_NAMED:
                 texts.append(f"{side}: {len(odd) - _MOST_NAMED} more frames are unlike the others")
             texts += self._unweighted(side, np.delete(np.arange(len(means)), list(odd)))
-        return texts + self._without_beam()
+        return texts + self._of_projections()
 
-    def _without_beam(self) -> list[str]:
-        """Report projections that are as dark as the darks."""
+    def _of_projections(self) -> list[str]:
+        """Report projections without beam, and a beam that changes during the scan."""
         if self._data is None or "flats" not in self.tiles:
             return []
         n_frames, n_rows, n_columns = self._data.spec.shape
         n_read = _N_ROWS if self._data.frames.reads_rows else _N_FRAMES
         frames = np.unique(np.linspace(0, n_frames - 1, n_read).astype(int))
-        row = np.empty((1, 1, n_columns), self._data.spec.dtype)
-        signal = np.empty(len(frames))
+        first = max(0, n_rows // 2 - _ROWS // 2)
+        last = min(n_rows, first + _ROWS)
+        band = np.empty((1, last - first, n_columns), self._data.spec.dtype)
+        columns = np.empty((len(frames), n_columns))
         for i, frame in enumerate(frames.tolist()):
-            self._data.read((frame, frame + 1), (n_rows // 2, n_rows // 2 + 1), row)
-            signal[i] = row.mean(dtype=np.float64)
-        level = signal.copy()
-        if "darks" in self.tiles:
-            signal -= np.median(self.tiles["darks"])
+            self._data.read((frame, frame + 1), (first, last), band)
+            columns[i] = band.mean(axis=(0, 1), dtype=np.float64)
+        darks = self.tiles.get("darks")
+        columns -= 0 if darks is None else np.median(darks)
+        signal = columns.mean(axis=1)
         usual = np.nanmedian(signal)
-        if usual <= _LEAST_SIGNAL * self._beam():  # this row is opaque
+        if usual <= _LEAST_SIGNAL * self._beam():  # these rows are opaque
             return []
         dark = np.flatnonzero(signal < _LEAST_SIGNAL * usual)
-        if not len(dark):
-            return []
-        return [
-            f"projections: {len(dark)} of {len(frames)} checked frames have no beam, from "
-            f"frame {frames[dark[0]]} to {frames[dark[-1]]}: row {n_rows // 2} has a mean of "
-            f"{level[dark[0]]:.6g} there, and {np.median(level):.6g} in the others. Read the scan "
-            "without them: `preview` in the loader, or an image key of 3"
-        ]
+        texts = []
+        if len(dark):
+            texts.append(
+                f"projections: {len(dark)} of {len(frames)} checked frames have no beam, "
+                f"from frame {frames[dark[0]]} to {frames[dark[-1]]}. Read the scan without them: "
+                "`preview` in the loader, or an image key of 3"
+            )
+        lit = np.delete(np.arange(len(frames)), dark)
+        change = self._change_at_edges(columns[lit], frames[lit])
+        if change > _LEAST_EDGES:
+            texts.append(
+                f"projections: both edges change by {change:.0%} during the scan, which the flats "
+                "do not show. The beam or the exposure changes, or the sample reaches beyond both "
+                "edges"
+            )
+        return texts
+
+    def _change_at_edges(self, columns: Means, frames: NDArray[np.int64]) -> float:
+        """Change of the signal at both edges, as a share; 0 where the edges differ."""
+        width = max(2, columns.shape[1] // 50)
+        edges = np.stack([columns[:, :width].mean(axis=1), columns[:, -width:].mean(axis=1)])
+        edges /= np.maximum(np.median(edges, axis=1, keepdims=True), _LEAST_SIGNAL * self._beam())
+        if np.percentile(np.abs(edges[0] - edges[1]), 95) > _LIKE_EDGES:
+            return 0.0
+        level = edges.mean(axis=0)
+        if self.flat_weights is not None:
+            expected = self.flat_weights[0][frames] @ (
+                self.flat_weights[1] @ self._signal().mean(axis=1)
+            )
+            level /= expected / np.median(expected)
+        low, high = np.percentile(level, (2, 98))
+        return float(1 - low / high)
 
     def _unweighted(self, side: SideName, keep: NDArray[np.int64]) -> list[str]:
         """Report frames that change during the scan but are averaged."""
