@@ -183,7 +183,7 @@ def test_every_line_of_the_loaders_description_can_be_written(capsys):
 def test_pipeline_as_run_contains_the_chosen_part(flower, tmp_path):
     out = tmp_path / "out"
     pipeline = tmp_path / "p.yaml"
-    pipeline.write_text("- method: minus_log\n")
+    pipeline.write_text("- method: dark_flat_field_correction\n")
     options = ["--rows", "2:5", "--angles", "::3", "--device", "cpu", "-q"]
     assert main(["run", str(flower), str(pipeline), str(out), *options]) == 0
     again = Pipeline.from_file(out / "pipeline_as_run.yaml")
@@ -194,6 +194,6 @@ def test_pipeline_as_run_contains_the_chosen_part(flower, tmp_path):
 @pytest.mark.parametrize("option", ["--resume", "--overwrite"])
 def test_resume_and_overwrite_need_a_named_folder(flower, tmp_path, capsys, option):
     pipeline = tmp_path / "p.yaml"
-    pipeline.write_text("- method: minus_log\n")
+    pipeline.write_text("- method: dark_flat_field_correction\n")
     assert main(["run", str(flower), str(pipeline), option]) == 2
     assert "name it as OUT" in capsys.readouterr().err
