@@ -92,9 +92,9 @@ def beam_falls(data):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (shutter_closes, "3 of 31 that were looked at have no beam, from frame 12 to 14"),
+        (shutter_closes, "3 of 31 checked frames have no beam, from frame 12 to 14"),
         (beam_falls, "both edges change by 39% during the scan"),
-        (scan_stops, "11 of 31 that were looked at have no beam, from frame 20 to 30"),
+        (scan_stops, "11 of 31 checked frames have no beam, from frame 20 to 30"),
     ],
 )
 def test_projections_without_beam_or_with_another_are_reported(tmp_path, change, expected):
