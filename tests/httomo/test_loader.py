@@ -49,6 +49,7 @@ def described(arrays: Arrays) -> dict[str, list[Any]]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:.*of a half turn")  # few frames are valid
 @pytest.mark.parametrize("name", CASES)
 def test_the_arrays_are_those_that_httomo_gave(name, folder, monkeypatch):
     monkeypatch.chdir(folder)

@@ -167,8 +167,8 @@ def test_frames_by_index_and_by_what_is_left_out(frames_of):
 @pytest.mark.parametrize(
     ("frames_of", "text"),
     [
-        ([0, 5], "frames has 5, and there are frames 0 to 4"),
-        ("all but 0, 1, 2, 3, 4", "leaves none of 5"),
+        ([0, 5], "frames contains 5, and the valid indices are 0 to 4"),
+        ("all but 0, 1, 2, 3, 4", "selects none of 5"),
     ],
 )
 def test_frames_that_are_not_there(frames_of, text):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core.arrays import ArraySpec
 from ..errors import SourceError, UsageError
 
-_WIDE_GAP, _STEPS_OF_GAP = 45.0, 3
+_WIDE_GAP, _STEPS_OF_GAP = 60.0, 3
 """Smallest gap of a half turn without projections that is warned of, in degrees and in mean steps.
 Angles that were not written, or are radians, have larger gaps."""
 _LEAST_DEGREES = 60.0
