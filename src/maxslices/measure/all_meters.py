@@ -22,15 +22,16 @@ from .sequence_recorder import SequenceRecorder
 from .torch_cuda_memory import TorchMeter
 
 _LEAST_BYTES = 512
-"""Smaller arrays are not recorded: Python code makes many."""
+"""Smaller arrays are not recorded, because Python code makes many of them."""
 SAMPLE_INTERVAL_S = 0.002
-"""Time between two samples of the GPU's memory: what a C library has for less may be missed."""
+"""Time between two samples of the GPU's memory; shorter allocations of C libraries may be missed.
+"""
 _OUTSIDE_BYTES = 32 * 2**20
-"""Growth outside the allocators that is not reported: kernels that the driver loads and buffers of
-C libraries take some MiB at their first use."""
+"""Growth outside the allocators that is not reported: kernels and buffers of C libraries take some
+MiB at their first use."""
 _OUTSIDE_FRACTION = {"cpu": 0.10, "cuda": 0.02}
-"""Growth outside the allocators that is not reported, as a fraction of what the allocators took. On
-a CPU it is larger: the kernel counts pages in batches, and C's allocator keeps freed ones."""
+"""The same as a fraction of the memory in the allocators. It is larger on a CPU, because the kernel
+counts pages in batches, and C's allocator keeps freed ones."""
 
 
 @contextmanager
@@ -43,35 +44,34 @@ def measure_peak(
 ) -> Iterator[Peak]:
     """Measure the most memory that a ``with`` block has alive at once.
 
-    What was alive before is excluded; what the block allocates, its input perhaps, is
-    counted. The figures are there when the block ends, also if it raises. Blocks may be
-    nested, and threads started in one are counted.
+    Memory from before the block is excluded. The figures are set when the block ends, also if it
+    raises. Blocks may be nested, and all threads are counted.
 
     Parameters
     ----------
     device : {"cpu", "cuda"}
-        "cpu" counts NumPy and the process; "cuda" counts CuPy, torch and the current GPU. A
-        library that is not imported is left alone.
+        "cpu" counts NumPy and the process; "cuda" counts CuPy, torch and the current GPU. Libraries
+        that are not imported are ignored.
     hooks : bool
-        Whether CuPy's hooks count each allocation and each return, 10 us for both. Without them,
-        the pool's bytes in use are read after each allocation, and memory from before that is
-        freed meanwhile lowers the figure by as much.
+        Whether CuPy's hooks count each allocation and each return, in 10 us for both. Without them,
+        the pool's bytes in use are read after each allocation, and earlier memory that is freed in
+        the block lowers the figure.
     interval_s : float
         Seconds between two samples of the GPU's memory.
     record : tuple of int, optional
-        Slices of the measured call, and bytes of its input: record the sequence of what it asks
-        CuPy's pool for, or NumPy.
+        Slices of the measured call, and bytes of its input. The sequence of its allocations from
+        CuPy's pool or NumPy is then recorded.
 
     Yields
     ------
     Peak
-        The figures, each apart; None where one is not available.
+        The figures; None for those that are not available.
 
     Notes
     -----
-    The figures are those of the whole process: other threads that run meanwhile count too. The
-    kernel's maximum of resident memory and the peaks of tracemalloc and torch are reset; other
-    measurements of this kind that are under way take that into account.
+    The figures are for the whole process, so other threads are counted. The kernel's maximum of
+    resident memory and the peaks of tracemalloc and torch are reset; concurrent measurements of
+    this kind take that into account.
 
     Examples
     --------

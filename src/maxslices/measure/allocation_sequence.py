@@ -1,6 +1,6 @@
-"""What one call of a method asked an allocator for, in order: allocations and frees.
+"""Sequence of the allocations and frees of one call of a method.
 
-Sequences are recorded by `maxslices.measure`; here they are data, and arithmetic on them.
+`SequenceRecorder` records sequences. This module has the data and their arithmetic.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ..core.allocators import CUDA_GRANULE_BYTES
 
 
 class CallSite(NamedTuple):
-    """Where an allocation came from."""
+    """Line of code of an allocation."""
 
     filename: str
-    """File of the user's line: the innermost one outside array libraries."""
+    """File of the user's line, the innermost one outside array libraries."""
     line: int
     """Number of that line, from 1."""
     function: str
-    """Function that the line is in."""
+    """Function of the line."""
     path: str
-    """Digest of all lines from the call down to the allocation, those of libraries included: the
-    same for allocations that were reached in the same way."""
+    """Digest of the stack from the call down to the allocation, with the lines of libraries.
+    Allocations with the same stack have the same path."""
 
     @property
     def code(self) -> str:
@@ -82,11 +82,11 @@ class AllocationSequence:
     """Allocations and frees of one call, the input's first."""
 
     n_slices: int
-    """Slices that the method was given."""
+    """Slices of the input."""
     sites: tuple[CallSite, ...]
-    """Call sites, each once."""
+    """Distinct call sites."""
     events: tuple[Allocated | Freed, ...]
-    """In order. What is alive at the end is the input, the result, and what stays."""
+    """Allocations and frees in order. Input, result and retained memory are alive at the end."""
 
     def alive_bytes(self, granule_bytes: int = CUDA_GRANULE_BYTES) -> Iterator[int]:
         """Bytes alive after each event, every allocation rounded up to the granule."""
@@ -105,7 +105,7 @@ class AllocationSequence:
         return max(self.alive_bytes(granule_bytes), default=0)
 
     def alive_at_peak(self, granule_bytes: int = CUDA_GRANULE_BYTES) -> tuple[Alive, ...]:
-        """Allocations alive when most is, in order: the last one reached the peak."""
+        """Allocations alive at the peak, in order; the last one reached it."""
         totals = list(self.alive_bytes(granule_bytes))
         alive: dict[int, Alive] = {}
         for i, event in enumerate(self.events[: totals.index(max(totals)) + 1 if totals else 0]):
@@ -128,7 +128,7 @@ class AllocationSequence:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> AllocationSequence:
-        """Read what `as_plain` wrote.
+        """Read plain values from `as_plain`.
 
         Raises
         ------
@@ -143,14 +143,14 @@ class AllocationSequence:
                 alive.remove(int(second))
                 events.append(Freed(int(second)))
             else:
-                sites[second]  # raises if there is none
+                sites[second]  # raises an IndexError for an invalid site
                 alive.add(len(events))
                 events.append(Allocated(int(first), int(second)))
         return cls(int(plain["n_slices"]), sites, tuple(events))
 
 
 class SequenceBuilder:
-    """Puts a sequence together, event by event.
+    """Build a sequence event by event.
 
     Examples
     --------
@@ -169,16 +169,16 @@ class SequenceBuilder:
         self._events: list[Allocated | Freed] = []
 
     def site(self, site: CallSite) -> int:
-        """Index of a call site, which is entered if it is new."""
+        """Index of a call site, which is added if it is new."""
         return self._sites.setdefault(site, len(self._sites))
 
     def alloc(self, n_bytes: int, site: int) -> int:
-        """Enter an allocation; the index of its event is for `free`."""
+        """Add an allocation; returns the index of its event, for `free`."""
         self._events.append(Allocated(n_bytes, site))
         return len(self._events) - 1
 
     def free(self, which: int) -> None:
-        """Enter the free of an allocation."""
+        """Add the free of an allocation."""
         self._events.append(Freed(which))
 
     def sequence(self) -> AllocationSequence:

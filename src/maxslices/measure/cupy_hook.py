@@ -1,8 +1,8 @@
 """One hook to CuPy's memory pool, in every thread, shared by all measurements.
 
-CuPy keeps its hooks per thread, so a hook set in one thread does not see what another
-allocates. While anything is measured, the allocator is therefore wrapped: in a thread that
-allocates for the first time, the wrapper sets the hook there.
+CuPy keeps its hooks per thread, so a hook in one thread does not see the allocations of another.
+During measurements the allocator is therefore wrapped. The wrapper sets the hook in each thread
+that allocates for the first time.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ _HOOK = "maxslices meter"
 
 
 class PoolListener:
-    """A meter of one device's pool, told of what happens there; by itself it counts nothing.
+    """Base of the meters of one device's pool, with a method for each event.
 
-    The hook's lock is held during each call but `after_allocation`.
+    The hook's lock is held during each call except `after_allocation`.
     """
 
     with_hooks = True
-    """Whether it needs `allocated` and `freed`, or `after_allocation` alone."""
+    """Whether it needs `allocated` and `freed`, or only `after_allocation`."""
     device_id = 0
-    """The device whose events it is told of."""
+    """The device whose events it receives."""
 
     def __init__(self) -> None:
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
-        """What the figures may lack; empty if everything was seen."""
+        """Messages about memory missing from the figures; empty if everything was seen."""
 
     def begin(self, pool: Any, device: Any) -> None:
         """Read the pool before anything is counted."""
         self.device_id = int(device.id)
 
     def end(self, complaint: str | None) -> None:
-        """Fill in the figures; a complaint says what may have been missed."""
+        """Fill in the figures; a complaint is a message about memory that may be missing."""
         if complaint:
             self.unseen.append(complaint)
 
     def after_allocation(self, device_id: int) -> None:
-        """An allocation on any device is done; called with hooks and without."""
+        """Handle the end of an allocation on any device; called with and without hooks."""
 
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
-        """The pool handed out memory: a multiple of its granule, and what it was asked for."""
+        """Handle an allocation: bytes rounded up to the pool's granule, and as requested."""
 
     def refused(self, requested_bytes: int) -> None:
-        """The pool had no memory for a request."""
+        """Handle a request for which memory ran out."""
 
     def freed(self, pointer: int, n_bytes: int) -> None:
-        """Memory is about to go back to the pool."""
+        """Handle memory that is about to return to the pool."""
 
     def pool_grew(self, pointer: int, n_bytes: int) -> None:
-        """The pool took memory from the driver."""
+        """Handle an allocation of the pool from the driver."""
 
 
 class SharedHook:
@@ -75,14 +75,14 @@ class SharedHook:
         self._hooks_of_thread: Callable[[], dict[str, Any]] = dict
 
     def add(self, meter: PoolListener) -> None:
-        """Tell `meter` of the current device's pool from now on."""
+        """Send events of the current device's pool to `meter` from now on."""
         cupy = _cupy()
         with self.lock:
             current = cupy.cuda.get_allocator()
             if self._installed is not None and current is self._installed:
                 current = self._original
             if getattr(current, "counted_by", None) == "torch":
-                meter.in_use_bytes = meter.held_bytes = 0  # all of it is in torch's figures
+                meter.in_use_bytes = meter.held_bytes = 0  # torch's figures include it
                 return
             pool = getattr(current, "__self__", None)
             if not isinstance(pool, cupy.cuda.MemoryPool):
@@ -97,7 +97,7 @@ class SharedHook:
             self._set_hooks()
 
     def remove(self, meter: PoolListener) -> None:
-        """Tell `meter` no more, and have it fill in its figures."""
+        """Stop sending events to `meter`, and let it fill in its figures."""
         with self.lock:
             if meter not in self.meters:
                 return
@@ -131,7 +131,7 @@ class SharedHook:
         self._original = current
         try:
             cupy.cuda.set_allocator(allocate)
-        except ValueError:  # inside `using_allocator`: CuPy refuses; this thread alone is seen
+        except ValueError:  # CuPy refuses inside `using_allocator`; only this thread is seen
             self._installed = None
         else:
             self._installed = allocate
@@ -164,7 +164,7 @@ class SharedHook:
     def malloc_postprocess(
         self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int
     ) -> None:
-        """Count what the pool handed out; the pointer is null if there was no memory."""
+        """Count an allocation; the pointer is null if memory ran out."""
         with self.lock:
             self.in_flight_bytes -= mem_size
             for meter in self.meters if mem_size else ():
@@ -192,7 +192,7 @@ class SharedHook:
         """Do nothing before the pool asks the driver; CuPy calls this too."""
 
     def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
-        """Count what the pool took from the driver; the pointer is null if it got none."""
+        """Count an allocation of the pool from the driver; the pointer is null if it failed."""
         with self.lock:
             for meter in self.meters:
                 if mem_ptr and meter.device_id == device_id:

@@ -1,8 +1,8 @@
-"""Memory that CuPy's pool hands out and holds, counted by memory hooks.
+"""Memory in use and held by CuPy's pool, counted by memory hooks.
 
 The pool's own count of bytes in use, which covers all threads, is compared with the hooks' count
-at every new peak and every millisecond. What the pool has beyond the hooks' count was allocated
-where no hook was set, and is reported.
+at every new peak and every millisecond. A larger count of the pool is reported: it was allocated
+in a thread without a hook.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .cupy_hook import PoolListener, shared_hook
 from .peak import OutsideReading
 
 GRAIN_BYTES = 2 * 2**20
-"""Step in which a GPU's driver hands out memory. CuPy's pool counts what it asked for, without that
-rounding; requests below a step share one."""
+"""Granule of a GPU's driver. CuPy's pool counts its requests without this rounding; smaller
+requests share a granule."""
 
 _COMPARE_S = 1e-3
-"""Least time between two comparisons without a new peak. For each the pool adds up all blocks in
-use: too much work for every allocation."""
+"""Least time between two comparisons without a new peak. In each one the pool sums all blocks in
+use, which is too slow for every allocation."""
 
 
 class CupyMeter(PoolListener):
@@ -29,7 +29,7 @@ class CupyMeter(PoolListener):
 
     def __init__(self) -> None:
         super().__init__()
-        # Where torch counts what CuPy allocates, these figures stay what they are here.
+        # These figures stay 0 if torch's allocator serves CuPy and counts its memory.
         self.highest_held = self.held_before = 0
         self.highest = self.highest_growth = self.used_before = self.earlier_freed_bytes = 0
         self.held_after = 0
@@ -43,7 +43,7 @@ class CupyMeter(PoolListener):
     # Called by the shared hook: see `PoolListener`.
 
     def begin(self, pool: Any, device: Any) -> None:
-        """Read what is alive before."""
+        """Read the memory alive before the block."""
         super().begin(pool, device)
         self.pool, self.device = pool, device
         self.used_before = int(pool.used_bytes())
@@ -62,13 +62,13 @@ class CupyMeter(PoolListener):
             self.compare()
 
     def after_allocation(self, device_id: int) -> None:
-        """Read the device where the pool grew: other memory may be gone at the next sample."""
+        """Read the device if the pool grew, because other memory may be freed before a sample."""
         if self._grew and device_id == self.device_id and self.read_device is not None:
             self._grew = False
             self.sample_with(self.read_device)
 
     def freed(self, pointer: int, n_bytes: int) -> None:
-        """Count what goes back to the pool; what was allocated before the block counts apart."""
+        """Count a return to the pool; memory from before the block is counted separately."""
         own = self.own.pop(pointer, None)
         if own is None:
             self.freed_before_bytes += n_bytes
@@ -77,7 +77,7 @@ class CupyMeter(PoolListener):
         self._n_events += 1
 
     def pool_grew(self, pointer: int, n_bytes: int) -> None:
-        """Count what the pool took from the driver."""
+        """Count an allocation of the pool from the driver."""
         self._grew = True
         held = int(self.pool.total_bytes())
         if held < self._held + n_bytes:
@@ -87,7 +87,7 @@ class CupyMeter(PoolListener):
         self.highest_held = max(self.highest_held, held)
 
     def _forget_given_back(self, held_bytes: int) -> None:
-        """Forget what the pool gave back to the driver: chunks in which nothing is alive."""
+        """Forget chunks that the pool returned to the driver: those without live allocations."""
         alive = sorted(self.own)
 
         def has_any(start: int, n_bytes: int) -> bool:
@@ -98,7 +98,7 @@ class CupyMeter(PoolListener):
 
     @property
     def rounding_bytes(self) -> int:
-        """What the driver added to the chunks that the pool took; small ones share a step."""
+        """Bytes that the driver added to the pool's chunks; small ones share a granule."""
         large = sum(-n % GRAIN_BYTES for n in self._chunks.values() if n >= GRAIN_BYTES)
         return large + -sum(n for n in self._chunks.values() if n < GRAIN_BYTES) % GRAIN_BYTES
 
@@ -132,18 +132,18 @@ class CupyMeter(PoolListener):
                 self.compare()
                 held = int(self.pool.total_bytes())
                 used = read()
-                # The driver has what the pool gives back before the pool's count is lower.
+                # Memory returned by the pool reaches the driver before the pool's count falls.
                 held = max(held, int(self.pool.total_bytes()))
                 if held < self._held:
                     self._forget_given_back(held)
                     self._held = held
-            if not shared_hook.in_flight_bytes:  # else what the driver gave may not be counted yet
+            if not shared_hook.in_flight_bytes:  # else memory from the driver may not be counted
                 beyond = used - (held - self.held_before) - self.rounding_bytes
                 moment = self._n_events, held
                 self._readings[moment] = max(beyond, self._readings.get(moment, beyond))
 
     def outside_readings(self, device_before_bytes: int) -> tuple[OutsideReading, ...]:
-        """What was read of the device beside the pool, once `highest` is known."""
+        """Readings of the device outside the pool, once `highest` is known."""
         return tuple(
             OutsideReading(
                 n, min(held - self.used_before, self.highest), beyond - device_before_bytes
@@ -162,24 +162,24 @@ class CupyMeter(PoolListener):
         if self.unaccounted > 0:
             self.unseen.append(
                 f"{self.unaccounted:,} bytes of CuPy's pool were allocated where the memory hooks "
-                "do not reach, such as a thread with an allocator of its own"
+                "do not reach, such as in a thread with its own allocator"
             )
 
 
 class GrowthMeter(CupyMeter):
-    """A `CupyMeter` without hooks, in all threads: the pool's bytes in use, after each allocation.
+    """A `CupyMeter` without hooks: reads the pool's bytes in use after each allocation.
 
-    CuPy's hooks take 10 us for an allocation and its return, a cost that shows in a method of
-    thousands of small steps: with hooks httomo's pipeline with its result in pinned memory takes
-    21 % longer (H200, 2026-11-22). The pool's own count rises by allocations alone.
+    CuPy's hooks take 10 us for an allocation and its return, which slows down methods with
+    thousands of small steps: with hooks, httomo's pipeline with its result in pinned memory takes
+    21 % longer (H200, 2026-11-22). Only allocations raise the pool's own count.
 
-    Memory from before that is freed meanwhile lowers the figure by as much.
+    Earlier memory that is freed during the block lowers the figure.
     """
 
     with_hooks = False
 
     def after_allocation(self, device_id: int) -> None:
-        """Compare the pool with what was read before, if it is this device's."""
+        """Compare the pool with the last reading, for an allocation on this device."""
         if device_id != self.device_id:
             return
         in_use = int(self.pool.used_bytes()) - self.used_before
@@ -189,7 +189,7 @@ class GrowthMeter(CupyMeter):
                 self.compare()
 
     def compare(self) -> None:
-        """Update the maximum in use, and what the pool took from the driver."""
+        """Update the maximum in use, and the chunks from the driver."""
         held = int(self.pool.total_bytes())
         if held > self._held:
             self.pool_grew(len(self._chunks), held - self._held)
@@ -199,14 +199,14 @@ class GrowthMeter(CupyMeter):
         self.highest = max(self.highest, int(self.pool.used_bytes()) - self.used_before)
 
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
-        """Read the pool, where hooks are set all the same."""
+        """Read the pool, if another meter has set hooks."""
         self.after_allocation(self.device_id)
 
     def freed(self, pointer: int, n_bytes: int) -> None:
-        """Do nothing: what is in use rises by allocations alone."""
+        """Do nothing, because only allocations raise the bytes in use."""
 
     def _forget_given_back(self, held_bytes: int) -> None:
-        """Forget chunks as far as the pool holds less; which they were is not known: the oldest."""
+        """Forget chunks until their sum is that of the pool; the oldest, as it is unknown which."""
         sizes = list(self._chunks.values())
         while sizes and sum(sizes) > held_bytes - self.held_before:
             del sizes[0]

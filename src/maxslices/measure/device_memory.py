@@ -1,6 +1,6 @@
 """Memory in use on the whole GPU, sampled in a thread.
 
-That includes what no allocator's hook sees: C libraries, `cudaMalloc`, cuSOLVER, modules that the
+It includes memory outside the allocators: C libraries, `cudaMalloc`, cuSOLVER, modules that the
 driver loads, and every other program on that GPU.
 """
 
@@ -27,8 +27,8 @@ class DeviceMeter:
     also : tuple of callable
         Called after each sample.
     within : callable, optional
-        Called for each sample with the function that reads the device: it calls that, and reads
-        something else at the same moment.
+        Called for each sample with the function that reads the device. It calls this function, and
+        reads another figure at the same moment.
     """
 
     def __init__(

@@ -26,9 +26,8 @@ _foreign_peak_bytes = 0
 class HostMeter:
     """Bytes in NumPy arrays, of all threads; in Python objects too if tracemalloc was on before.
 
-    If tracemalloc was off before, what was allocated earlier does not count. If it was on, figures
-    are the growth over what was alive at the start, and an array from before that the code frees
-    lowers them.
+    If tracemalloc was off before, earlier allocations do not count. If it was on, figures are the
+    growth over the memory alive at the start, and freeing an earlier array lowers them.
     """
 
     def __init__(self) -> None:
@@ -53,7 +52,7 @@ class HostMeter:
             _active.append(self)
 
     def stop(self) -> int | None:
-        """End; the peak in bytes, or None if the code switched tracing off."""
+        """Stop; returns the peak in bytes, or None if the code switched tracing off."""
         global _started_here
         with _lock:
             if not tracemalloc.is_tracing():
@@ -94,7 +93,7 @@ def alive_bytes(device: Device) -> int:
 
 @contextmanager
 def tracemalloc_on(device: Device) -> Iterator[None]:
-    """Keep tracemalloc on between calls, which shows what arrays each leaves on the CPU."""
+    """Keep tracemalloc on between calls, to count the arrays that each leaves on the CPU."""
     if device != "cpu":
         yield
         return

@@ -1,17 +1,16 @@
-"""Record what a piece of code asks NumPy for: allocations and frees of arrays, in order.
+"""Record the allocations and frees of NumPy arrays in order.
 
-tracemalloc says how much is alive, not in which order it came and went. NumPy's C interface does:
-every array's memory comes from a handler, a struct of four functions that `PyDataMem_GetHandler`
-gives. While a sequence is recorded, the functions of that struct are replaced by ones that note the
-call and pass it on. `PyDataMem_SetHandler` would be the ordinary way, but what it sets is seen by
-the thread that sets it alone, and arrays that outlive the recording would keep it. A call and its
-free take 9 us more (2026-11-22).
+tracemalloc counts memory, but not in order. In NumPy's C interface, every array's memory comes from
+a handler, a struct of four functions that `PyDataMem_GetHandler` returns. During a recording these
+functions are replaced by functions that record the call and pass it on. `PyDataMem_SetHandler`
+would be the usual way, but its handler is used only by the thread that sets it, and arrays that
+outlive the recording would keep it. An allocation and its free take 9 us longer (2026-11-22).
 
-An array may be freed while an exception is on its way, as by `np.array(["x"], float)`. Python
-cannot be called then without losing the exception, so that the code under measurement behaves
-otherwise: the recorder's `is_disturbed` says so.
+An array may be freed while an exception propagates, as by `np.array(["x"], float)`. Calling Python
+then loses the exception, so the measured code behaves differently. The recorder's `is_disturbed` is
+then True.
 
-What ufuncs take for casts (8192 elements a buffer) comes from Python's allocator and is not seen.
+Buffers of ufuncs for casts (8192 elements each) come from Python's allocator and are not recorded.
 """
 
 from __future__ import annotations
@@ -58,20 +57,20 @@ class DataHandler(ctypes.Structure):
 
 @contextmanager
 def told_by_numpy(recorder: SequenceRecorder, least_bytes: int) -> Iterator[None]:
-    """Tell a recorder what a ``with`` block asks NumPy for, in all threads.
+    """Send the allocations of NumPy in a ``with`` block to a recorder, in all threads.
 
-    Allocations of less than `least_bytes` are left out: Python code makes many.
+    Allocations below `least_bytes` are omitted, because Python code makes many of them.
 
     Raises
     ------
     DeviceError
-        If this NumPy's handler is of a version that is not known.
+        If the version of this NumPy's handler is not supported.
     """
     handler = _handler()
     originals = {name: getattr(handler, name) for name in _SIGNATURES}
     replacements = _recording(recorder, originals, least_bytes)
     for name, function in replacements.items():
-        # No `ctypes.cast` here: it makes cycles, which are collected in the middle of later calls.
+        # `ctypes.cast` would make reference cycles, which are collected during later calls.
         setattr(handler, name, _POINTER.from_buffer(function).value)
     try:
         yield
@@ -92,8 +91,8 @@ def _handler() -> DataHandler:
     handler = DataHandler.from_address(pointer_in(capsule, b"mem_handler"))
     if handler.version != _VERSION:
         raise DeviceError(
-            f"NumPy {np.__version__} has a memory handler of version {handler.version}; known is "
-            f"{_VERSION}: allocations of arrays cannot be recorded"
+            f"allocations of arrays cannot be recorded: NumPy {np.__version__} has a memory "
+            f"handler of version {handler.version}, and version {_VERSION} is supported"
         )
     return handler
 
@@ -101,13 +100,13 @@ def _handler() -> DataHandler:
 def _recording(
     recorder: SequenceRecorder, originals: dict[str, int], least_bytes: int
 ) -> dict[str, Any]:
-    """Functions for a handler that note each call and pass it on.
+    """Functions for a handler that record each call and pass it on.
 
-    The originals are called with the GIL held, as NumPy calls them: some let it go meanwhile.
+    The originals are called with the GIL held, as NumPy does. Some release it meanwhile.
     """
     call = {name: _WITH_GIL[name](address) for name, address in originals.items()}
     context = _handler().ctx
-    lock = RLock()  # re-entrant: an array may be freed while an event is noted
+    lock = RLock()  # re-entrant, because an array may be freed while an event is recorded
 
     def note(tell: Callable[..., None], *what: int) -> None:
         with lock:
@@ -135,7 +134,7 @@ def _recording(
 
     def free(_: object, pointer: int | None, n_bytes: int) -> None:
         try:
-            get_ident()  # any call fails while an exception is on its way
+            get_ident()  # any call fails while an exception propagates
         except SystemError:
             recorder.is_disturbed = True
         if pointer:

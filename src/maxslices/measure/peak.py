@@ -1,4 +1,4 @@
-"""Figures of a measurement: the peak, and what was alive then."""
+"""Figures of a measurement: the peak, and the allocations alive then."""
 
 from __future__ import annotations
 
@@ -14,60 +14,59 @@ class OutsideReading:
     """A GPU's memory outside CuPy's pool at one moment."""
 
     n_events: int
-    """Allocations and frees of the pool that the block had made."""
+    """Allocations and frees of the pool in the block before the reading."""
     held_bytes: int
-    """What the pool held for the block, up to `Peak.cupy_in_use_bytes`, even if free: a library
-    cannot use what the pool keeps."""
+    """Bytes held by the pool for the block, up to `Peak.cupy_in_use_bytes`. Free ones count,
+    because a library cannot use memory that the pool keeps."""
     n_bytes: int
-    """Bytes in use beyond what the pool held, and beyond those before the block."""
+    """Bytes in use beyond those held by the pool, and beyond those in use before the block."""
 
 
 @dataclass(slots=True, eq=False)
 class Peak:
     """Figures of one measurement, filled in when its ``with`` block ends.
 
-    Memory that was alive before the block is excluded from every figure but the two that
-    speak of the device as a whole. A figure that is not available is None, never 0.
+    Memory that was alive before the block is excluded from every figure except the two for the
+    whole device. A figure that is not available is None, never 0.
     """
 
     device: Device
-    """Where the code ran."""
+    """Kind of the device on which the code ran."""
     numpy_bytes: int | None = None
-    """Most bytes alive at once in NumPy arrays, all threads (tracemalloc); in Python objects too
-    where tracemalloc was on before. C libraries are not counted."""
+    """Most bytes alive at once in NumPy arrays, in all threads (tracemalloc). Python objects are
+    included if tracemalloc was on before. C libraries are not counted."""
     cupy_in_use_bytes: int | None = None
     """Most bytes alive at once that CuPy's pool handed out, in blocks of 512."""
     earlier_freed_bytes: int = 0
-    """What was alive before and freed meanwhile, as far as it lowers the sum of both at the peak: a
-    workspace that is replaced by a larger one is not alive beside it. Of CuPy's pool; and of
-    NumPy's arrays."""
+    """Earlier memory of CuPy's pool or NumPy that was freed in the block, as far as this lowers the
+    total at the peak. For example, a workspace is freed before a larger one replaces it."""
     cupy_held_bytes: int | None = None
-    """Most bytes that the pool held for this: those handed out and those it kept free."""
+    """Most bytes that the pool held for the block: in use and free."""
     torch_allocated_bytes: int | None = None
     """Most bytes alive at once in torch's blocks on the device."""
     device_before_bytes: int | None = None
-    """Bytes in use when the block began: of the GPU, by all programs; on the CPU, resident
+    """Bytes in use at the start of the block: on a GPU by all programs; on the CPU the resident
     memory of this process."""
     device_peak_bytes: int | None = None
-    """Most bytes in use while the block ran, counted in the same way. On a GPU it is sampled:
-    what lived for less than the time between two samples may be missed."""
+    """Most bytes in use during the block, counted in the same way. On a GPU it is sampled, so an
+    allocation shorter than the time between two samples may be missed."""
     outside_bytes: int | None = None
-    """Growth of the device's memory beyond what the allocators took for this and beyond
-    `rounding_bytes`. With CuPy's pool: the largest sum, at one moment, of other memory and what the
-    pool held, which counts up to `cupy_in_use_bytes`; less `cupy_in_use_bytes`."""
+    """Growth of the device's memory outside the allocators, without `rounding_bytes`. With CuPy's
+    pool: the largest sum, at one moment, of other memory and memory held by the pool (up to
+    `cupy_in_use_bytes`), minus `cupy_in_use_bytes`."""
     outside_after_bytes: int = 0
-    """Part of that still in use on a GPU when the block has ended."""
+    """Part of `outside_bytes` that is still in use on a GPU after the block."""
     outside_readings: tuple[OutsideReading, ...] = ()
-    """Readings of a GPU beside CuPy's pool: the most between two events of the pool."""
+    """Readings of a GPU outside CuPy's pool: the largest between two events of the pool."""
     rounding_bytes: int = 0
-    """What a GPU's driver added to the requests of CuPy's pool, which it rounds up to 2 MiB."""
+    """Bytes that a GPU's driver added to the requests of CuPy's pool, by rounding up to 2 MiB."""
     wall_s: float = 0.0
     """Duration of the block."""
     unseen: list[str] = field(default_factory=list)
-    """What the figures leave out; empty if the meters saw everything."""
+    """Messages about memory missing from the figures; empty if the meters saw everything."""
     sequence: AllocationSequence | None = None
-    """What was asked of CuPy's pool or NumPy (with ``record=...``), up to a request that the pool
-    refused if the block raised; None where that is not all there is to see."""
+    """Allocations from CuPy's pool or NumPy (with ``record=...``), up to the refused request if the
+    block ran out of memory; None if incomplete."""
 
     @property
     def alive(self) -> tuple[Alive, ...]:
@@ -90,7 +89,7 @@ class Peak:
 
     @property
     def peak_bytes(self) -> int | None:
-        """`counted_bytes`, or None if `unseen` is not empty, so that it may be too low."""
+        """`counted_bytes`; None if `unseen` is not empty, because it may be too low."""
         return None if self.unseen else self.counted_bytes
 
     @property

@@ -1,7 +1,7 @@
 """Resident memory of processes, by the kernel's count; Linux only.
 
-It holds arrays, what C libraries allocate, and their code. It counts pages in RAM: an array that
-was never written to has none.
+It includes arrays, memory of C libraries, and code. It counts pages in RAM: an array that was never
+written to has no pages.
 
 The kernel keeps one maximum for each process (``VmHWM``), which overlapping measurements share:
 before one resets it, the maximum so far is noted for all of them.
@@ -18,14 +18,11 @@ _active: WeakSet[ResidentPeak] = WeakSet()
 
 
 class ResidentPeak:
-    """Resident memory of this process from here on, at its highest.
-
-    It counts until it is forgotten; no moment is missed.
-    """
+    """Peak of this process's resident memory from now on, counted by the kernel without gaps."""
 
     def __init__(self) -> None:
         self.before_bytes: int | None = None
-        """Resident bytes at the start; None where the kernel does not give them."""
+        """Resident bytes at the start; None if the kernel does not report them."""
         self._highest_bytes = 0
         with _lock:
             _observe()
@@ -40,7 +37,7 @@ class ResidentPeak:
 
     @property
     def highest_bytes(self) -> int | None:
-        """Most resident bytes so far; None where the kernel does not give them."""
+        """Most resident bytes so far; None if the kernel does not report them."""
         if self.before_bytes is None:
             return None
         with _lock:
@@ -49,7 +46,7 @@ class ResidentPeak:
 
     @property
     def grown_bytes(self) -> int | None:
-        """Most resident bytes so far beyond those at the start; None where it is not known."""
+        """Growth of resident bytes since the start, at most; None if unknown."""
         highest_bytes = self.highest_bytes
         if highest_bytes is None or self.before_bytes is None:
             return None

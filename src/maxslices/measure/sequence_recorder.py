@@ -1,4 +1,4 @@
-"""Record what code asks CuPy's pool or NumPy for: allocations, frees, and their lines."""
+"""Record allocations and frees of CuPy's pool or NumPy, with their lines of code."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .cupy_hook import PoolListener
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
 _MEASURE_FOLDER = os.path.dirname(os.path.abspath(__file__))
 _OWN_FOLDERS = (_MEASURE_FOLDER, os.path.join(os.path.dirname(_MEASURE_FOLDER), "devices"))
-"""Folders of the code that stands between a method and what it allocates: the meters, and the
-devices, which call methods and limit CuPy's pool."""
+"""Folders of code on the stack between a method and its allocations: the meters, and the devices,
+which call methods and limit CuPy's pool."""
 _LIBRARIES = frozenset(
     ("numpy", "scipy", "cupy", "cupyx", "cupy_backends", "array_api_compat", "pywt", "torch",
      "numba", "skimage", "finufft", "cufinufft", "contextlib.py")
@@ -26,8 +26,8 @@ _LIBRARIES = frozenset(
 
 
 _TYPED = ("<stdin>", "<python-input-", "<ipython-input-", "<doctest ", "<console>")
-"""Beginnings of the names that code typed at a prompt has for its file; generated code has others,
-such as ``<string>``."""
+"""Prefixes of file names of code typed at a prompt. Generated code has others, such as
+``<string>``."""
 
 
 @lru_cache(maxsize=4096)
@@ -61,14 +61,14 @@ def call_site(lines: Sequence[tuple[str, int, str]]) -> CallSite:
 
 
 def _tail(filename: str) -> str:
-    """Last two parts of a path, the same wherever a package is installed."""
+    """Last two parts of a path, which do not depend on where a package is installed."""
     return "/".join(filename.split(os.sep)[-2:])
 
 
 class SequenceRecorder(PoolListener):
     """Records allocations and frees of the current device's pool or of NumPy, in all threads.
 
-    Frees of what was allocated before are left out.
+    Frees of earlier allocations are omitted.
     """
 
     def __init__(self, n_slices: int, input_bytes: int, base: FrameType) -> None:
@@ -80,17 +80,17 @@ class SequenceRecorder(PoolListener):
         self._alive: dict[int, int] = {}
         self._site_of: dict[int, int] = {}
         self._refused: AllocationSequence | None = None
-        """What was recorded when memory ran out, with the request that was refused."""
+        """Sequence up to the refused request, if memory ran out."""
         self.is_disturbed = False
-        """True if the recording took an exception from the code under measurement."""
+        """True if the recording has lost an exception of the measured code."""
 
     @property
     def is_complete(self) -> bool:
-        """True if the hooks were told of all allocations, and there were any."""
+        """True if all allocations were recorded, and there were any."""
         return not self.unseen and bool(self._site_of)
 
     def sequence(self) -> AllocationSequence:
-        """What was recorded so far, or up to where memory ran out."""
+        """Sequence so far, or up to the refused request."""
         return self._refused or self._building.sequence()
 
     # Called by the shared hook (see `PoolListener`), or for NumPy by `told_by_numpy`.
@@ -98,11 +98,11 @@ class SequenceRecorder(PoolListener):
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
         """Enter an allocation."""
         frame = sys._getframe(2)  # without this function and the hook's
-        self._refused = None  # it was given in the end, or the method goes on without
+        self._refused = None  # the method continued after the refusal
         self._alive[pointer] = self._building.alloc(requested_bytes, self._site(frame))
 
     def refused(self, requested_bytes: int) -> None:
-        """Enter the request at which memory ran out: the last one, unless the method goes on."""
+        """Store the request for which memory ran out, in case the method ends with it."""
         site = self._site(sys._getframe(2))
         before = self._building.sequence()
         self._refused = replace(before, events=(*before.events, Allocated(requested_bytes, site)))
@@ -129,7 +129,7 @@ class SequenceRecorder(PoolListener):
         return self._site_of[key]
 
     def _frames(self, frame: FrameType) -> Iterator[FrameType]:
-        """Frames from an allocation out to where recording began."""
+        """Frames from an allocation out to the start of the recording."""
         inner: FrameType | None = frame
         while inner is not None:
             yield inner

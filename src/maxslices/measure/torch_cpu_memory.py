@@ -1,9 +1,9 @@
-"""torch's memory on the CPU, reported to tracemalloc, which does not see it by itself.
+"""torch's memory on the CPU, reported to tracemalloc.
 
-torch's profiler records every allocation of its CPU allocator with the time, from which follows the
-most that a call had alive at once. As much is reported to tracemalloc for a moment, so that its
-peak is that of NumPy and torch together. The tensor that a call returns counts until it is freed.
-Workspaces that oneDNN takes past torch's allocator are not seen.
+torch's profiler records every allocation of its CPU allocator with the time, which gives the peak
+of a call. The peak is reported to tracemalloc for a moment, so that tracemalloc's peak is that of
+NumPy and torch together. The tensor that a call returns counts until it is freed. Workspaces that
+oneDNN allocates outside torch's allocator are not counted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import numpy as np
 
 T = TypeVar("T")
 _MOMENTARY_ADDRESS = 1
-"""Address for what is reported for a moment only: no allocation has it."""
+"""Address of momentary reports, which is not that of any allocation."""
 _tracked: set[int] = set()
 
 
 def counted(call: Callable[[], T]) -> T:
     """Call a function and add torch's peak to that of tracemalloc, if it is tracing.
 
-    The peaks of NumPy and torch during the call are added up, as if at one time.
+    The peaks of NumPy and torch during the call are added, as if at the same time.
     """
     if not tracemalloc.is_tracing():
         return call()
@@ -82,7 +82,7 @@ def start_profile() -> Any:
 
 
 def _highest(profile: Any) -> int:
-    """Most bytes alive at once of what was allocated under a profile."""
+    """Most bytes alive at once of the allocations in a profile."""
     events = [
         (event.start_ns(), event.nbytes())
         for event in profile.kineto_results.events()

@@ -19,9 +19,9 @@ _active: list[TorchMeter] = []
 class TorchMeter:
     """Bytes allocated and reserved, of all threads.
 
-    Allocated is the growth over what was alive at the start: a tensor from before that the code
-    frees lowers it. Code that resets torch's maxima itself is noticed only if the
-    sampling thread saw more than the maxima say.
+    Allocated is the growth over the memory alive at the start, so freeing an earlier tensor lowers
+    it. Code that resets torch's maxima is noticed only if the sampling thread read a larger value
+    than the maxima.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class TorchMeter:
         self._index: int | None = None
 
     def start(self) -> None:
-        """Begin to count; a torch that has not used the device is left alone."""
+        """Begin to count; a torch that has not used the device is ignored."""
         with _lock:
             torch = torch_on_gpu()
             if torch is not None:

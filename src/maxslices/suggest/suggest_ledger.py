@@ -1,9 +1,9 @@
-"""Suggest a ledger for a method: run it on a few small blocks, and list what is alive at its peak.
+"""Suggest a ledger for a method from its allocations at the peak on a few small blocks.
 
-The blocks have a few sizes of the other dims, and of each a few numbers of slices. What one line of
-code has alive at the peak is a formula in the slices at each size (`formula`), whose numbers are
-formulas in the other dims (`size_model`). Lines for which there is no such formula are one bound
-together, with what is not in arrays.
+The blocks have a few sizes of the other dims, each with a few numbers of slices. The memory of one
+line of code at the peak is a formula in the slices at each size (`formula`), whose numbers are
+formulas in the other dims (`size_model`). Lines without such a formula, and memory outside arrays,
+are combined in one upper bound.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from ..trial.trial import is_call
 from ..tuning.garbage_collection import quick_collections
 
 _SLICES = (7, 23, 67)
-"""Slices of the blocks: methods that take 16 or 32 at a time do it three times."""
+"""Slices of the blocks: methods that process 16 or 32 at a time have three chunks with the most."""
 _OTHER_DIMS = ((109, 139), (103, 67), (71, 53), (199, 113), (62, 178))
-"""Other dims of the blocks: above 64 KiB of float32 a slice, mostly primes, so that a size has one
-formula, and some twice a prime, since a length of an FFT of odd dims tells nothing of even ones."""
+"""Other dims of the blocks, mostly primes, so that a size has one formula. Some are twice a prime,
+because FFT lengths of odd and even dims differ."""
 _WARM_UP = 5, (96, 64)
-"""Slices and other dims of a call before all others."""
+"""Slices and other dims of the first call."""
 _LEAST_SIZES = 4
-"""Fewest other dims that a method must run with: fewer leave formulas to chance."""
+"""Fewest other dims with which a method must run; with fewer, formulas are ambiguous."""
 _LEAST_BYTES = 2048
-"""What takes less in every block is not listed: scalars, and index arrays."""
+"""Allocations that are smaller in every block are not listed, such as scalars and index arrays."""
 _WHOLE_BYTES = 1024
 """A constant is rounded up to this: small objects of Python differ by 100 bytes from call to call
 (3,258 and 3,314 for gaussian_filter, 2026-11-27)."""
 _CLOSE = 0.02
 """Excess of a bound, as a part of the peak, with which no further terms are tried."""
 _MARGIN = 1.02
-"""Factor of a bound beyond what covers the blocks that were run: a sum of products of dims that
-covers them was 0.15 % too low at other sizes, for a method that pads its rows and columns."""
+"""Factor of a bound, as a margin: for a method that pads its rows and columns, a sum of products of
+dims that covered the measured blocks was 0.15 % too low at other sizes."""
 _BOUNDS: tuple[tuple[tuple[int, int, int], ...], ...] = (
     ((0, 0, 0),),
     ((1, 1, 1), (0, 0, 0)),
@@ -90,7 +90,7 @@ _COUNTS = {
 
 @dataclass(frozen=True, slots=True)
 class SuggestedLedger:
-    """A ledger function as text, and how it was found."""
+    """A ledger function as text, with the measurements."""
 
     text: str
     """Python source of the function, with its imports."""
