@@ -33,7 +33,7 @@ def allowed_bytes(*operands, **named):
 
 
 @pytest.mark.parametrize(
-    ("given", "named", "mib"),
+    ("operands", "named", "mib"),
     [
         # Copies of input, weight and output, the input's 3 channels padded to 4.
         (("convolution", (32, 3, 224, 224), (64, 3, 7, 7), (32, 64, 112, 112)),
