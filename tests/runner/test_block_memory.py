@@ -137,7 +137,7 @@ def test_plan_is_the_sum_of_allocations(on_fake_gpu, tmp_path, between, in_turns
             if section.destination in ("result", "scratch file"):
                 out = section.output.with_slices(section.slice_dim, section.block)
                 threads += block_memory.thread_buffer_bytes(section.slice_dim, out.nbytes, 1)
-        # What is between two sections counts for both.
+        # Data between two sections count for both.
         stores = 2 * (total("store on the host") + sum(each.kept_bytes for each in sections))
         own = threads + len(sections) * block_memory.PYTHON_BYTES
         assert sum(each.host_bytes for each in sections) == total("staging") + stores + own

@@ -17,7 +17,7 @@ from maxslices import Pipeline, Registry, run
 from maxslices.errors import EstimatorError, MethodError, OutOfMemoryError, StoreError
 from maxslices.io import LoaderOptions, SideData
 from maxslices.runner import RunFolder
-from maxslices.system import disk_space as room
+from maxslices.system import disk_space
 from tests.planner.fakes import fakes
 from tests.planner.ledgers import two
 from tests.runner.resumable import results_in
@@ -211,9 +211,9 @@ def test_overwrite_never_removes_the_scan(tmp_path, format):
     sides = LoaderOptions(flats=SideData(result), darks="ignore")
     with pytest.raises(StoreError, match="is read, and --overwrite would remove it"):
         run(DATA, replace(pipeline, loader=sides), out, device="cpu", overwrite=True)
-    beside = out / "beside.npy"
-    np.save(beside, DATA)
-    run(beside, pipeline, out, device="cpu", overwrite=True)
+    other = out / "other.npy"
+    np.save(other, DATA)
+    run(other, pipeline, out, device="cpu", overwrite=True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"files": 3}', '{"files": [3]}'])
@@ -258,7 +258,7 @@ def test_full_disk_leaves_nothing(tmp_path, monkeypatch):
         written.append(1)
         return original(fd, data, offset)
 
-    monkeypatch.setattr(room.os, "pwrite", full)
+    monkeypatch.setattr(disk_space.os, "pwrite", full)
     with pytest.raises(StoreError, match="the disk is full"):
         run_fakes(tmp_path / "deep" / "out")
     assert list(tmp_path.iterdir()) == []

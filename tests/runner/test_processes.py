@@ -57,7 +57,7 @@ def test_a_scan_ten_times_the_memory_runs_within_it(tmp_path, suffix):
         np.lib.format.open_memmap(scan, "w+", np.uint16, SHAPE).flush()
     command = [sys.executable, "-c", BOUNDED, str(scan), str(tmp_path), str(BUDGET)]
     # The C library keeps some freed memory, more the more is freed at one time. Here it does not,
-    # so that what is resident is what the run holds.
+    # so resident memory is that of the run.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
@@ -70,5 +70,5 @@ def test_a_scan_ten_times_the_memory_runs_within_it(tmp_path, suffix):
         # What Python takes is not measured, and the thread that writes made its buffer before.
         assert 0.95 * (estimated - PYTHON_BYTES - THREAD_BUFFER_BYTES) < measured <= estimated
     assert figures["traced"] <= BUDGET
-    # Below what was measured: some buffers are not filled, and pages from before are used again.
+    # Less than measured: some buffers are not filled, and earlier pages are reused.
     assert 0.5 * max(figures["measured"]) < figures["resident"] <= BUDGET

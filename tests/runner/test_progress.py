@@ -1,4 +1,4 @@
-"""Lines about progress where there is no terminal."""
+"""Lines about progress without a terminal."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ CASES = {
             "section 1/2: 200 of 100000 slices (0 %), 1.67 slices/s, 16 h 38 min left",
         ],
     ),
-    "what was done before a stop is no speed": (
+    "slices from before a stop do not count for the speed": (
         1000,
         [(0, 500), (100, 100)],
         ["section 1/2: 600 of 1000 slices (60 %), 1 slices/s, 6 min 40 s left"],
     ),
-    "slices that were lost are no negative speed": (
+    "lost slices do not make the speed negative": (
         100,
         [(5, 40), (5, -40), (5, 10), (5, 20)],
         ["section 1/2: 10 of 100 slices (10 %), 2 slices/s, 45.0 s left"],

@@ -94,7 +94,7 @@ def test_scratch_file_between_sections_does_not_change_the_result(tmp_path):
 
 
 def test_side_results_alone_read_only_sampled_slices():
-    # An ArrayScan is opened anew with the loader's options; any other source is read as it is.
+    # An ArrayScan is opened again with the loader's options. Other sources are read directly.
     scan, read = source().with_options(LoaderOptions()), []
     original = scan.read
     scan.read = lambda dim, start, stop, out: (

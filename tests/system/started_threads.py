@@ -8,7 +8,7 @@ from maxslices.system.threads import WorkThread
 
 
 def record_started(monkeypatch: pytest.MonkeyPatch) -> list[WorkThread]:
-    """List to which each thread is added as it is started, from now on."""
+    """List of the threads that are started from now on."""
     started: list[WorkThread] = []
     original = WorkThread.start
 

@@ -1,6 +1,6 @@
 """Random numbers of the global generators: drawn again, and not taken from the program."""
 
-# ruff: noqa: NPY002 - the generator that all share is what is tested
+# ruff: noqa: NPY002 - this tests the global generator
 from __future__ import annotations
 
 import random

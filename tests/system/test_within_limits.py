@@ -69,7 +69,7 @@ def draw(rng, folder):
 
 
 def run_alone(arguments):
-    """Run in a process of its own; what it printed."""
+    """Run in its own process; its output."""
     command = [sys.executable, "-W", "ignore", "-c", RUN, json.dumps(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{arguments}: {done.returncode} {done.stderr[-2000:]}"

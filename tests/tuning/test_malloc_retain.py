@@ -1,4 +1,4 @@
-"""Large arrays stay in the heap while a run has room, and go back to the system after it."""
+"""Large arrays stay in the heap while memory is ample, and return to the system after a run."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def waiting(pause):
 
 @contextmanager
 def running(site, scan, pause, n_jobs, slurm=""):
-    """A run in another thread that has begun, and then goes on until `pause` is removed."""
+    """A run in another thread, which has begun and ends after `pause` is removed."""
     errors = []
 
     def go():

@@ -1,4 +1,4 @@
-"""Runs a plan, and measures while it does."""
+"""Execute a plan, and measure its memory and times."""
 
 from .folder.run_folder import RunFolder
 from .folder.run_results import Results, ResultsInMemory

@@ -1,4 +1,4 @@
-"""Blocks of a plan run by many processes, on one machine or several, through Dask.
+"""Run the blocks of a plan in several processes, on one machine or more, with Dask.
 
 Only `engine="dask"` imports it, and with it ``distributed``.
 """

@@ -1,1 +1,1 @@
-"""Blocks on their way: read, through the methods of a section, copied back and written."""
+"""Blocks of a section: read them, run the methods, copy results back and write them."""

@@ -1,1 +1,1 @@
-"""What is said of a run, while it runs and afterwards."""
+"""Reports of a run: progress, log, times and memory."""
