@@ -67,7 +67,7 @@ def _keeps(spec, host_bytes):
 
 
 def test_no_workers_are_refused():
-    with pytest.raises(UsageError, match="at least one is needed"):
+    with pytest.raises(UsageError, match="at least 1 is needed"):
         plan(ArraySpec((101, 53, 59), "float32"), of(STEPS), device="cpu", workers=0)
 
 
