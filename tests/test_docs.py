@@ -233,8 +233,6 @@ def test_files_that_are_named_are_there():
     )
     roots = (ROOT, ROOT / "src" / "maxslices", ROOT / "src" / "maxslices" / "nn")
     for page in PAGES:
-        if page.stem == "field-memory":  # lines of other packages
-            continue
         for path in name.findall(page.read_text()):
             if "nn/" in path and not HAS_NETWORKS:
                 continue

@@ -9,8 +9,8 @@ sequences alone (`package_functions.py`, `record_sequences.py`). A GPU is not ne
 
 from __future__ import annotations
 
+import re
 import sys
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,21 +21,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from package_functions import FUNCTIONS
 from tests.estimate.recorded_sequences import recorded, recorded_packages
 
-from maxslices.checking.measurement import place_of
 from maxslices.core.units import format_bytes
 from maxslices.estimate.peak_model import PeakModel
 from maxslices.estimate.shipped_records import read_shipped
 from maxslices.estimate.size_model import SizedTerm, SizeModel, SizeRecord
 
 RECORDS = Path(__file__).parents[2] / "src" / "maxslices" / "httomo" / "records"
-SCAN = (1801, 2160, 2560)
-"""Half a turn of a detector that many beamlines have: angles, rows, columns."""
 SLICES = {"projections": (2160, 2560), "sinograms": (1801, 2560), "slices": (2560, 2560)}
-"""What a block may hold, and its dims in that scan; the last follow a reconstruction."""
+"""What a block may hold, and its dims in a scan of 1801 x 2160 x 2560."""
 FEW, MANY = 64, 128
 """Blocks between which the bytes of one more slice are taken."""
-CARD_BYTES = 16 * 10**9
-"""A card of a workstation, for which the table says how many slices fit."""
 SMALL = 1 / 200
 """Terms below this part of the peak are left out of a formula."""
 LIBRARY = "httomolibgpu"
@@ -62,10 +57,6 @@ class Row:
     dtype: str
     bytes_of: Callable[[int], int]
     known: str
-    peaks: PeakModel | None = None
-    """Sum of allocations, where one is known."""
-    sized: SizeModel | None = None
-    """The same in the dims of a slice."""
     parameters: str = ""
 
     @property
@@ -82,13 +73,8 @@ class Row:
             format_bytes(round(per_slice)),
             f"{per_slice / (4 * rows * columns):.2f}",
             format_bytes(once) if once > SMALL * self.bytes_of(FEW) else "",
-            str(self.fitting()),
             self.known,
         )
-
-    def fitting(self) -> int:
-        """Slices that fit on the card."""
-        return bisect_right(range(1, SCAN[0]), CARD_BYTES, key=self.bytes_of)
 
 
 def records() -> list[SizeRecord]:
@@ -113,15 +99,12 @@ def recorded_rows() -> Iterator[Row]:
         measured = next(size for size in record.sizes if size.dims == SLICES[slices])
         sized = None if measured.peaks else record.formulas
         most = max(n for n, _ in measured.measured)
-        known = "formulas" if sized else f"measured up to {most}"
         yield Row(
             method=record.question.name,
             slices=slices,
             dtype=record.question.dtype,
             bytes_of=answer.model.bytes,
-            known=known,
-            peaks=sized.at(SLICES[slices]) if sized else None,
-            sized=sized,
+            known=formula(sized, sized.at(SLICES[slices])) if sized else f"measured up to {most}",
         )
 
 
@@ -136,9 +119,7 @@ def sequence_rows(names: set[str]) -> Iterator[Row]:
         if case.name in names or SLICES[slices] != dims or not module & LIBRARY_FOLDERS:
             continue
         peaks = PeakModel.fit([case.observation(n) for n in sorted(case.calls)])
-        yield Row(
-            case.name, slices, case.dtype, peaks.rising, "sequences", peaks, None, case.parameters
-        )
+        yield Row(case.name, slices, case.dtype, peaks.rising, "", case.parameters)
 
 
 def cupy_rows() -> Iterator[Row]:
@@ -147,9 +128,7 @@ def cupy_rows() -> Iterator[Row]:
     for name, (called, parameters) in CUPY.items():
         case = cases[name]
         peaks = PeakModel.fit([case.observation(n) for n in sorted(case.calls)])
-        yield Row(
-            called, "projections", case.dtype, peaks.rising, "sequences", parameters=parameters
-        )
+        yield Row(called, "projections", case.dtype, peaks.rising, "", parameters)
 
 
 def package_rows() -> Iterator[Row]:
@@ -165,10 +144,7 @@ def package_rows() -> Iterator[Row]:
             slices="sinograms" if axes[case.name] else "projections",
             dtype=case.dtype,
             bytes_of=with_outside(peaks, outside),
-            known=f"sequences, {format_bytes(outside[FEW])} outside the pool"
-            if has_much
-            else "sequences",
-            peaks=peaks,
+            known=format_bytes(outside[FEW]) if has_much else "",
             parameters=case.parameters,
         )
 
@@ -187,29 +163,28 @@ def with_outside(peaks: PeakModel, outside: Mapping[int, int]) -> Callable[[int]
     return bytes_of
 
 
-def formula(row: Row) -> str:
+def formula(sized: SizeModel, peaks: PeakModel) -> str:
     """Sum of what is alive at the peak of `FEW` slices, equal terms added, small ones left out."""
-    assert row.peaks is not None
-    assert row.sized is not None
-    label = row.peaks.highest(FEW)
-    terms = [row.sized.terms[i] for i in row.sized.moments[label]]
+    label = peaks.highest(FEW)
+    terms = [sized.terms[i] for i in sized.moments[label]]
     counts: dict[str, int] = {}
     taken: dict[str, int] = {}
-    for term, at in zip(terms, row.peaks.moments[label], strict=True):
+    for term, at in zip(terms, peaks.moments[label], strict=True):
         text = size_text(term)
         factor, _, rest = text.partition(" * ")
         if not factor.replace(",", "").isdigit():
             factor, rest = "1", text
         rest = rest or "1"
         counts[rest] = counts.get(rest, 0) + int(factor.replace(",", ""))
-        taken[rest] = taken.get(rest, 0) + at.n_bytes(FEW, row.peaks.granule_bytes)
-    least = SMALL * row.peaks.predicted(FEW)
+        taken[rest] = taken.get(rest, 0) + at.n_bytes(FEW, peaks.granule_bytes)
+    least = SMALL * peaks.predicted(FEW)
     shown = {rest: count for rest, count in counts.items() if taken[rest] > least}
     parts = [
         rest if n == 1 else (f"{n:,}" if rest == "1" else f"{n:,} * {rest}")
         for rest, n in shown.items()
     ]
-    return " + ".join(parts).replace("columns*columns", "columns * columns").replace(" * ", " · ")
+    text = " + ".join(parts).replace("columns*columns", "columns * columns")
+    return re.sub(r"\b(r|c)(ows|olumns)\b", r"\1", text.replace(" * ", "·"))
 
 
 def size_text(sized: SizedTerm) -> str:
@@ -223,31 +198,24 @@ def size_text(sized: SizedTerm) -> str:
 
 
 def tables() -> tuple[str, ...]:
-    """Make the page's tables: httomolibgpu, other packages, CuPy, formulas."""
+    """Make the page's tables: httomolibgpu, then other packages and CuPy."""
     found = list(recorded_rows())
     found += sequence_rows({row.method for row in found})
     found.sort(key=lambda row: (row.method.lower(), row.slices, row.dtype))
-    formulas = [["method", "slices", "bytes", "reached at"]]
-    for row in found:
-        if row.sized is not None:
-            place = place_of(row.peaks, row.peaks.highest(FEW))
-            formulas.append([row.cells[0], row.slices, formula(row), f"`{place}`"])
-    lines = [f"| {' | '.join(cells)} |" for cells in formulas]
-    return (
-        table(found),
-        table(list(package_rows())),
-        table(list(cupy_rows())),
-        "\n".join([lines[0], "|---" * 4 + "|", *lines[1:]]),
-    )
+    others = [*package_rows(), *cupy_rows()]
+    return table(found, "bytes of n slices"), table(others, "outside the pool")
 
 
-def table(rows: list[Row]) -> str:
-    """Rows as a table."""
-    head = ["method", "slices", "a slice", "x", "once", "in 16 GB", "known"]
-    if len({row.known for row in rows}) == 1:
-        head.pop()  # the text says it
-    lines = [f"| {' | '.join(head)} |", f"|---|---{'|--:' * 4}{'|---' * (len(head) - 6)}|"]
-    return "\n".join(lines + [f"| {' | '.join(row.cells[: len(head)])} |" for row in rows])
+def table(rows: list[Row], last: str) -> str:
+    """Rows as a table with this last column; methods of equal figures share a row."""
+    merged: dict[tuple[str, ...], list[str]] = {}
+    for method, *figures in (row.cells for row in rows):
+        merged.setdefault(tuple(figures), []).append(method)
+    head = ["method", "slices", "a slice", "x", "once", last]
+    lines = [f"| {' | '.join(head)} |", f"|---|---{'|--:' * 3}|---|"]
+    for figures, methods in merged.items():
+        lines.append(f"| {'; '.join(methods)} | {' | '.join(figures)} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
