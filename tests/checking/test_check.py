@@ -12,7 +12,13 @@ from maxslices import Registry, from_ledger, method
 from maxslices.checking.estimate_check import compare, trial_of
 from maxslices.core.arrays import ArraySpec
 from maxslices.core.units import format_bytes
-from maxslices.errors import MaxslicesError, ParameterError, UnknownMethodError, UsageError
+from maxslices.errors import (
+    EstimatorError,
+    MaxslicesError,
+    ParameterError,
+    UnknownMethodError,
+    UsageError,
+)
 from maxslices.estimate import ModelRequest
 from maxslices.testing import CheckResult, EstimateError, check_max_slices
 
@@ -128,13 +134,13 @@ def test_a_wrong_estimate_raises_with_the_result_in_it():
     first, *table = str(caught.value).splitlines()
     assert first == (
         f"UNDERESTIMATE (would run out of memory): {result.method}: estimated 120 slices for the "
-        "memory that 60 slices took (2.000, allowed 0.80 to 1.00); 1.51 MB in place of "
+        "memory that 60 slices took (2.000, allowed 0.80 to 1.00); estimated 1.51 MB, measured "
         f"{format_bytes(result.peak_bytes)} at checking/test_check.py:{result.where.line}: "
         f"{result.where.code}; not in your ledger: line {result.where.line} ({result.where.code})"
     )
     text = "\n".join(table)
     assert "60x70x90 float32, slices along dim 0, on cpu" in text
-    assert "estimated   1.51 MB (1,512,000 bytes) for 60 slices: 0.500 of the measured" in text
+    assert "estimated   1.51 MB (1,512,000 bytes) for 60 slices: 0.500 of the measured peak" in text
     assert "the input" in text
     assert "lambda data: data + data" in text
     assert sum(row.n_bytes for row in result.alive) == pytest.approx(result.peak_bytes, rel=0.03)
@@ -380,7 +386,17 @@ def test_an_underestimate_names_what_the_ledger_lacks():
     line = with_edges.__code__.co_firstlineno + 2
     forgotten = f"line {line} (edges = np.abs(result).astype(np.float64))"
     assert caught.value.result.missing[0] == forgotten
-    assert f"not in your ledger: {forgotten}" in caught.value.result.headline
+    assert f"not in your ledger: 2 arrays of {forgotten}" in caught.value.result.headline
+
+
+def test_an_error_in_a_ledger_names_its_line():
+    def needs(m, shape, dtype):
+        data = m.alloc(shape, dtype)
+        m.free(data, data)
+
+    named = r"needs\(.* was already freed \(.*test_check.py:\d+\)"
+    with pytest.raises(EstimatorError, match=named):
+        check_max_slices(make(needs), (60, *OTHER), np.float32, device="cpu")
 
 
 def with_a_second_result(data):

@@ -138,7 +138,7 @@ def test_recorded_peaks_need_no_test_file_and_no_call_of_the_method(project, run
         [
             "*spread-50x40x60-uint16-dim0 FAILED*",
             "OVERESTIMATE (wastes memory): my_methods.spread: estimated 20 slices for the memory "
-            "that 50 slices took (0.400, allowed 0.70 to 1.00); 1.80 MB in place of 72? kB",
+            "that 50 slices took (0.400, allowed 0.70 to 1.00); estimated 1.80 MB, measured 72? kB",
         ]
     )
     (project.path / "test_mine.py").unlink()

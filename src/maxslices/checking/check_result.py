@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -152,11 +153,11 @@ class CheckResult:
                 f"{format_bytes(self.peak_bytes)}"
             )
         where, code = ("", "") if self.where is None else _line_of(self.where)
-        peak_at = ": ".join(filter(None, (where and f" at {where}", where and code[:MAX_CODE])))
+        peak_at = ": ".join(filter(None, (where and f" at {where}", where and _short(code))))
         return (
             f"{start}: estimated {_slices(self)} slices for the memory that {self.slices} slices "
-            f"took ({self.ratio:.3f}, {allowed}); {format_bytes(self.estimated_bytes)} in place of "
-            f"{format_bytes(self.peak_bytes)}{peak_at}{self._missing}"
+            f"took ({self.ratio:.3f}, {allowed}); estimated {format_bytes(self.estimated_bytes)}, "
+            f"measured {format_bytes(self.peak_bytes)}{peak_at}{self._missing}"
         )
 
     @property
@@ -164,7 +165,10 @@ class CheckResult:
         """End of the headline that lists the arrays missing from the ledger, if it is too low."""
         if self.verdict != "UNDERESTIMATE" or not self.missing:
             return ""
-        return f"; not in your ledger: {', '.join(self.missing)}"
+        arrays = [
+            text if n == 1 else f"{n} arrays of {text}" for text, n in Counter(self.missing).items()
+        ]
+        return f"; not in your ledger: {', '.join(arrays)}"
 
     def __repr__(self) -> str:
         return f"<CheckResult: {self.headline}>"
@@ -181,7 +185,7 @@ class CheckResult:
                 "estimated",
                 f"{format_bytes(self.estimated_bytes)} ({self.estimated_bytes:,} bytes) for "
                 f"{self.slices} slice{'s'[: self.slices != 1]}: "
-                f"{self.estimated_bytes / max(1, self.peak_bytes):.3f} of the measured",
+                f"{self.estimated_bytes / max(1, self.peak_bytes):.3f} of the measured peak",
             ),
         ]
         if self.where is not None:
@@ -254,7 +258,7 @@ def alive_rows(rows: Iterable[Alive]) -> list[str]:
         "  alive at the peak",
         *(
             f"  {format_bytes(n_bytes):>9} {n_bytes / total:>5.0%}  {where:<{width}}  "
-            f"{code[:MAX_CODE]}".rstrip()
+            f"{_short(code)}".rstrip()
             for n_bytes, where, code in cells
         ),
     ]
@@ -267,6 +271,11 @@ def _line_of(place: CallSite) -> tuple[str, str]:
     if is_call(place):
         return "", THE_CALL
     return str(place).split(" in ")[0], place.code
+
+
+def _short(code: str) -> str:
+    """Code of at most `MAX_CODE` characters; an ellipsis marks a longer one."""
+    return code if len(code) <= MAX_CODE else f"{code[: MAX_CODE - 3].rstrip()}..."
 
 
 def _slices(result: CheckResult) -> str:

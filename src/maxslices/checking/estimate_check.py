@@ -57,7 +57,8 @@ def check_max_slices(
         A registered function, its ``.meta``, or its name.
     shape : sequence of int
         Input, axes (angles, detector_y, detector_x), slices included. A method with a ledger may
-        have any number of dims. The result then shows the dims before and after the slices as one.
+        have any number of dims. The result then shows three: the slices, and the products of the
+        dims before and after them.
     dtype : dtype-like
         Input dtype.
     lower, upper : float, optional
@@ -78,7 +79,8 @@ def check_max_slices(
     ------
     EstimateError
         An `AssertionError`: the estimate is out of bounds, the output does not have the declared
-        dims or dtype, no meter attributes part of the memory, or the method keeps memory.
+        dims or dtype, no meter attributes part of the memory, or the method modifies its input or
+        keeps memory.
     EstimatorError
         If the estimator raises, or does not return a number of slices.
     UsageError
@@ -170,8 +172,9 @@ def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
         return method_named(method)
     meta = method if isinstance(method, MethodMeta) else getattr(method, "meta", None)
     if not isinstance(meta, MethodMeta):
+        name = getattr(method, "__name__", repr(method))
         raise UsageError(
-            f"{method!r} is not a registered method: decorate it with maxslices.method, or pass "
+            f"{name} is not a registered method: decorate it with maxslices.method, or pass "
             "the MethodMeta that registry.register returned"
         )
     return meta
@@ -356,10 +359,11 @@ def compare(
         Lower and upper, as in `check_max_slices`.
     """
     meta, n_slices, parameters = request.meta, request.total_slices, request.parameters
+    model = declared_model(request, device)
+    model_bytes = model.bytes(n_slices)  # first, as its errors name the ledger and its line
     library_bytes = unmetered_bytes(request) if device == "cpu" else 0
     available_bytes = peak_bytes + library_bytes
     estimated, _ = meta.fitting_slices(*request.slices, available_bytes, parameters, device)
-    model = declared_model(request, device)
     spec = ArraySpec(block_shape(request.slice_dim, n_slices, request.other_dims), request.dtype)
     unseen = f"{format_bytes(library_bytes)} of libraries, which no meter sees: left out"
     return CheckResult(
@@ -373,7 +377,7 @@ def compare(
         estimated_slices=estimated,
         fraction=fractional_slices(model, available_bytes, estimated),
         peak_bytes=peak_bytes,
-        estimated_bytes=model.bytes(n_slices) - library_bytes,
+        estimated_bytes=model_bytes - library_bytes,
         lower=bounds[0],
         upper=bounds[1],
         resolution_bytes=_resolution_bytes(spec.nbytes, device),

@@ -137,7 +137,7 @@ class BlockMethod:
             ledger = self._ledger(own.estimator, own.merged(**parameters))
             dtype = own.output_dtype(0, (1, 1), self.dtype, **parameters)
         module = str(getattr(target, "__module__", "") or "")
-        name = str(getattr(target, "__name__", ""))
+        name = str(getattr(target, "__name__", "")).strip("<>")  # of a lambda
         return Registry().register(
             functools.partial(
                 call,

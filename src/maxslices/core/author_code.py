@@ -315,7 +315,7 @@ def _code(function: Any) -> CodeType | None:
         if inspect.isfunction(function) or inspect.ismethod(function):
             return function.__code__
         inner = getattr(function, "func", getattr(function, "function", None))
-        function = inner or getattr(type(function), "__call__", None)  # noqa: B004 - its code
+        function = inspect.unwrap(inner or getattr(type(function), "__call__", None))  # noqa: B004
     return None
 
 

@@ -169,7 +169,8 @@ def _check_signature(label: str, function: Callable[..., Any], data_name: str | 
     """Check that a method can be called with an array and keywords; True if it has ``**kwargs``."""
     parameters = signature_of(label, function)
     first = parameters[0] if parameters else None
-    wanted = "a method takes its array as the first parameter, named 'data'"
+    named = "" if data_name is None else f", named {data_name!r}"
+    wanted = f"a method takes its array as the first parameter{named}"
     if first is None:
         raise RegistrationError(f"{label}: {wanted}; it has no parameters")
     if data_name is not None and first.name != data_name:

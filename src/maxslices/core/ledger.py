@@ -107,6 +107,8 @@ class Ledger:
     def free(self, *allocations: Allocation) -> None:
         """Count allocations as freed. Each can be freed once."""
         for allocation in allocations:
+            if not isinstance(allocation, Allocation):
+                raise TypeError(f"free takes what alloc returned, not {allocation!r}")
             if allocation.freed:
                 raise ValueError(f"this allocation of {allocation.n_bytes} bytes was already freed")
             allocation.freed = True
@@ -155,7 +157,11 @@ class Ledger:
         if not axes:
             raise ValueError("an FFT needs at least one axis")
         whole = _whole(shape)
-        dims = tuple([whole[axis] for axis in axes])
+        try:
+            dims = tuple([whole[axis] for axis in axes])
+        except IndexError:
+            text = f"an array of {len(whole)} dims does not have all of the axes {tuple(axes)}"
+            raise IndexError(text) from None
         if self.device != "cuda":
             return
         length = math.prod(dims)
@@ -376,15 +382,20 @@ class LedgerEstimator:
 
 
 def from_ledger(function: LedgerFunction) -> LedgerEstimator:
-    """Make an estimator of a function that writes down what a method allocates.
+    """Make an estimator from a function that lists a method's allocations.
 
     Parameters
     ----------
     function : callable
-        ``function(m, shape, dtype, **kwargs)``: `m` is the `Ledger`, `shape` the whole
-        block with its slices (axes angles, detector_y, detector_x), `dtype` the input's;
-        it may name any of the method's parameters, and ``slice_dim``. It counts
-        everything that is alive during the call, input and output included.
+        ``function(m, shape, dtype, **kwargs)``, where `m` is an empty `Ledger`, and `shape` and
+        `dtype` are those of a block (axes angles, detector_y, detector_x). It enters everything
+        that is alive during the call, input and output included. It may also name parameters of
+        the method, and ``slice_dim``.
+
+    Returns
+    -------
+    LedgerEstimator
+        Pass it as ``calc_max_slices``. Its ``model`` gives the memory of blocks of any dims.
 
     Examples
     --------
@@ -398,7 +409,7 @@ def from_ledger(function: LedgerFunction) -> LedgerEstimator:
     Raises
     ------
     RegistrationError
-        If it is not a function.
+        If `function` is not a function.
     """
     if not callable(function) or isinstance(function, type):
         raise RegistrationError(

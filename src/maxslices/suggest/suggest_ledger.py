@@ -219,7 +219,7 @@ class _Suggestion:
         lacking = [run.peak_bytes - self._peak(text, run) for run in runs]
         if max(lacking) > 0:
             places = filter(None, dict.fromkeys(_comment(site) for site in other_sites))
-            about = list(places) or ["what has no line of code"]
+            about = list(places) or ["allocations without a line of code"]
             lines += [f"    # at most: {place}"[:100] for place in about]
             lines.append(f"    m.alloc_bytes({self._bound(lacking, runs)})")
             text = self._text(lines)
