@@ -52,7 +52,7 @@ def fit_blocks(
         Axis along which the array is cut.
     halo : int or (int, int), optional
         Elements (before, after) along the axis that the function needs around a block. Default:
-        those that it declares.
+        the halo that it declares, or 0.
     device : str
         "cpu", "cuda:N" or "auto": a GPU if there is one.
     **parameters
@@ -114,9 +114,10 @@ def map_blocks(
     array : array
         Array of NumPy, Dask, xarray, Zarr or h5py.
     memory : str or int, optional
-        Budget, such as ``"16GB"``, or bytes. Default: the free memory. A Dask array needs a budget,
-        and it is that of one call: on the CPU, Dask calls the function in all its threads. On a
-        GPU, a process makes one call at a time.
+        Budget, such as ``"16GB"``, or bytes. Default: the free memory. On the CPU it includes the
+        whole result and 4.5 MiB for Python. For a Dask array it is required, and is the budget of
+        one call: on the CPU, Dask makes calls in all its threads. On a GPU, a process makes one
+        call at a time.
 
     Returns
     -------

@@ -202,7 +202,7 @@ class MemoryModel:
         )
 
     def __add__(self, other: MemoryModel) -> MemoryModel:
-        """Model of the memory of both together."""
+        """Sum of two models, for memory that is in use at the same time."""
         if not isinstance(other, MemoryModel):
             return NotImplemented
         first, second = self, other

@@ -27,7 +27,7 @@ ENTRY_POINT_GROUP = "maxslices.methods"
 class Registry:
     """Methods by full name (``module.name``), and by plain name where that is unique.
 
-    Supports ``len``, ``in``, iteration over records and ``registry[name]``.
+    Supports ``len``, ``in``, iteration over `MethodMeta` and ``registry[name]``.
 
     Parameters
     ----------
@@ -90,10 +90,10 @@ class Registry:
             self._refused[full_name] = reason
 
     def add(self, meta: MethodMeta) -> MethodMeta:
-        """Add a record made by `describe`.
+        """Add a declaration made by `describe`.
 
-        The same line of code may register a method again, and so may a reloaded module. The newer
-        record replaces the older one.
+        The same line of code may register a method again, and so may a reloaded module. The new
+        declaration replaces the old one.
         """
         site = _Site.of_caller()
         with self._changing:
@@ -305,7 +305,10 @@ class RegisteredFunction(Protocol[P, R]):
 def method(
     pattern: Pattern, *, registry: Registry | None = None, **options: Unpack[MethodOptions]
 ) -> Callable[[Callable[P, R]], RegisteredFunction[P, R]]:
-    """Register a function as a processing method. The function itself is returned.
+    """Register a function as a processing method, and return the function itself.
+
+    Its first parameter must be named ``data``. It takes a NumPy array on a CPU and a CuPy array on
+    a GPU.
 
     Parameters
     ----------
@@ -374,7 +377,7 @@ def method(
     Returns
     -------
     callable
-        A decorator.
+        The decorator.
 
     Raises
     ------
