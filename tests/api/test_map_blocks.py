@@ -160,3 +160,12 @@ def test_a_function_whose_result_has_other_elements_along_the_axis_is_refused():
 def test_a_functions_error_names_it():
     with pytest.raises(MaxslicesError, match=r"gaussian.*unexpected keyword"):
         map_blocks(gaussian, ARRAY, BUDGET, device="cpu", wrong=3)
+
+
+def test_an_error_in_a_function_names_its_own_line():
+    def fails(block):
+        return block.no_such_attribute
+
+    line = fails.__code__.co_firstlineno + 1
+    with pytest.raises(MaxslicesError, match=rf"fails cannot .*test_map_blocks\.py:{line}\)"):
+        map_blocks(fails, np.ones((8, 6, 5)), "1GB", device="cpu")

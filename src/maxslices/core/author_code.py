@@ -315,7 +315,8 @@ def _code(function: Any) -> CodeType | None:
         if inspect.isfunction(function) or inspect.ismethod(function):
             return function.__code__
         inner = getattr(function, "func", getattr(function, "function", None))
-        function = inspect.unwrap(inner or getattr(type(function), "__call__", None))  # noqa: B004
+        call = inner or getattr(type(function), "__call__", None)  # noqa: B004 - its code
+        function = None if call is None else inspect.unwrap(call)
     return None
 
 
