@@ -129,6 +129,11 @@ class CheckResult:
         return self.verdict == "ok"
 
     @property
+    def fault(self) -> str:
+        """The verdict with its meaning and the method, if it is not "ok"."""
+        return "" if self.ok else f"{self.verdict} ({_MEANING[self.verdict]}): {self.method}"
+
+    @property
     def headline(self) -> str:
         """The verdict in one line, with both numbers."""
         allowed = f"allowed {self.lower:.2f} to {self.upper:.2f}"
@@ -137,7 +142,7 @@ class CheckResult:
                 f"ok: {self.method}: estimated {_slices(self)}, ran {self.slices} "
                 f"({self.ratio:.3f}, {allowed})"
             )
-        start = f"{self.verdict} ({_MEANING[self.verdict]}): {self.method}"
+        start = self.fault
         if self.verdict == "WRONG OUTPUT":
             return f"{start} {self.wrong_output}"
         if self.verdict == "CHANGES INPUT":

@@ -96,7 +96,7 @@ def measure(
     text = shown(measured, json)
     if measured.result is not None and not measured.result.ok:
         say(str(text))
-        raise EstimatorError(measured.result.headline)
+        raise EstimatorError(measured.result.fault)  # the headline was printed
     if measured.result is not None or json:
         return text
     try:
