@@ -20,7 +20,7 @@ from ..pipeline import Pipeline, Reference, ScanSpec
 from ..planner import Budgets, Plan
 from ..planner.block_size import BlockChoice
 from ..runner import Results, ResultsInMemory
-from ..runner.execute import RunsSections, execute
+from ..runner.execute import SectionExecutor, execute
 from ..runner.folder.unfinished_run import changes, run_identity
 from ..runner.report.progress import ProgressOnAll
 from ..runner.report.run_timeline import WallTime
@@ -80,9 +80,9 @@ class Team:
             check_host_free(plan, backend.name, CpuBackend().free_bytes())
         return plan, resolver
 
-    def begin(self, plan: Plan, folder: Results) -> RunsSections:
+    def begin(self, plan: Plan, folder: Results) -> SectionExecutor:
         """Return the object that runs the sections of a plan."""
-        return RunsSections()
+        return SectionExecutor()
 
     def device_of(self, plan: Plan) -> str:
         """Return the name of the plan's device."""

@@ -36,7 +36,7 @@ from .stores_between import StoresBetween
 logger = logging.getLogger(__name__)
 
 
-class RunsSections:
+class SectionExecutor:
     """Where the blocks of sections run: in this process. Subclasses run them in others."""
 
     @property
@@ -63,7 +63,7 @@ def execute(
     progress: Progress,
     wall_time: WallTime,
     result: np.ndarray | None = None,
-    sections: RunsSections | None = None,
+    sections: SectionExecutor | None = None,
     pixel_size_um: float | None = None,
 ) -> tuple[tuple[SectionReport, ...], SideResults, np.ndarray | None]:
     """Run a plan.
@@ -86,7 +86,7 @@ def execute(
         Attributes the time to phases.
     result : ndarray, optional
         Array for the last result if that stays in memory. By default a new one is allocated.
-    sections : RunsSections, optional
+    sections : SectionExecutor, optional
         Runs each section, by default in this process. If other processes run the sections on their
         devices, `backend` is the CPU.
     pixel_size_um : float, optional
@@ -105,7 +105,7 @@ def execute(
     StoreError
         If a result cannot be written.
     """
-    sections = sections or RunsSections()
+    sections = sections or SectionExecutor()
     wall_time.begin("preparing")
     side_results = SideResults()
     reports: list[SectionReport] = []

@@ -50,7 +50,7 @@ _LEAST_BYTES = 2048
 _WHOLE_BYTES = 1024
 """A constant is rounded up to this: small objects of Python differ by 100 bytes from call to call
 (3,258 and 3,314 for gaussian_filter, 2026-11-27)."""
-_CLOSE = 0.02
+_PEAK_TOLERANCE = 0.02
 """Excess of a bound, as a part of the peak, with which no further terms are tried."""
 _MARGIN = 1.02
 """Factor of a bound, as a margin: for a method that pads its rows and columns, a sum of products of
@@ -358,7 +358,7 @@ class _Suggestion:
             excess = float(np.max((table @ factors - wanted) * weights))
             if excess < best[0] / 2:
                 best = excess, self._bound_text(factors.tolist(), powers)
-            if excess <= _CLOSE:
+            if excess <= _PEAK_TOLERANCE:
                 break
         return best[1]
 

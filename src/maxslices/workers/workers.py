@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.allocators import Device
 from ..errors import DeviceError, UsageError
 from ..pipeline import Pipeline
-from ..runner.execute import RunsSections
+from ..runner.execute import SectionExecutor
 from . import worker
 from .local_cluster import GPU
 from .section_job import RunJob, WorkerFacts, machine_here
@@ -31,7 +31,7 @@ _POLL_S = 0.05
 
 
 @dataclass(slots=True)
-class Workers(RunsSections):
+class Workers(SectionExecutor):
     """The workers of a run."""
 
     client: Client
