@@ -70,7 +70,6 @@ class Row:
         return (
             f"{self.method}{parameters}{dtype}",
             self.slices,
-            format_bytes(round(per_slice)),
             f"{per_slice / (4 * rows * columns):.2f}",
             format_bytes(once) if once > SMALL * self.bytes_of(FEW) else "",
             self.known,
@@ -140,7 +139,7 @@ def package_rows() -> Iterator[Row]:
         has_much = outside[FEW] > SMALL * peaks.rising(FEW)
         package, _, called = case.name.partition(" ")
         yield Row(
-            method=f"{package}: {called}",
+            method=f"{package}.{called}",
             slices="sinograms" if axes[case.name] else "projections",
             dtype=case.dtype,
             bytes_of=with_outside(peaks, outside),
@@ -211,8 +210,8 @@ def table(rows: list[Row], last: str) -> str:
     merged: dict[tuple[str, ...], list[str]] = {}
     for method, *figures in (row.cells for row in rows):
         merged.setdefault(tuple(figures), []).append(method)
-    head = ["method", "slices", "a slice", "x", "once", last]
-    lines = [f"| {' | '.join(head)} |", f"|---|---{'|--:' * 3}|---|"]
+    head = ["method", "slices", "x", "once", last]
+    lines = [f"| {' | '.join(head)} |", f"|---|---{'|--:' * 2}|---|"]
     for figures, methods in merged.items():
         lines.append(f"| {'; '.join(methods)} | {' | '.join(figures)} |")
     return "\n".join(lines)
