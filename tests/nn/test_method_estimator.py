@@ -109,7 +109,7 @@ def test_the_result_is_described():
 def test_workspaces_are_part_of_the_model():
     bare, allowed = (traced(denoised.meta, workspaces=a) for a in (NONE, Workspaces.allowance()))
     assert allowed.model().bytes(32) > bare.model().bytes(32)
-    assert "workspaces stated allowance" in str(allowed)
+    assert "workspaces assumed, not measured" in str(allowed)
 
 
 def test_flats_are_not_counted():
@@ -171,7 +171,7 @@ def test_a_plan_names_the_source_of_workspaces():
     step = SimpleNamespace(name=denoised.meta.name, why=choice.why, estimator=choice.origin)
     lines = origin_notes([SimpleNamespace(steps=[step])])
     assert lines[0].startswith("denoised is replayed: it declares no estimator; replayed")
-    assert "workspaces stated allowance" in lines[0]
+    assert "workspaces assumed, not measured" in lines[0]
 
 
 def test_a_torch_method_that_cannot_be_traced_says_why_where_there_is_no_device():

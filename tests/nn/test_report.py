@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 from maxslices.errors import MaxslicesError
-from maxslices.nn import memory_report
+from maxslices.nn import NoDeviceError, memory_report
 from maxslices.nn.replay import Spec, Workspaces, replay
 from maxslices.nn.replay.trace import block_tail_slack_bytes
 from maxslices.nn.report.breakdown import bucket_sizes
@@ -236,3 +236,10 @@ def test_a_block_has_no_more_than_one_unused_end():
     large = sum(storage.n_bytes > MIB for storage in trace.peak.alive)
     assert 0 < large < 3
     assert block_tail_slack_bytes(trace) <= large * MIB
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_missing_device_is_reported_and_a_card_that_is_not_present_is_accepted():
+    with pytest.raises(NoDeviceError, match="a CUDA device is needed, and this machine has none"):
+        memory_report(nn.Linear(3, 5), (7, 3), device="cuda")
+    assert memory_report(nn.Linear(3, 5), (7, 3), memory="8GB", device="cuda").fits

@@ -63,7 +63,7 @@ def model_named(
         raise
     except BaseException as error:  # whatever a model's code raises, in one line
         raise UsageError(
-            f"{text} cannot be made: {type(error).__name__}: {first_line(error)}"
+            f"{text} cannot be created: {type(error).__name__}: {first_line(error)}"
             f"{raised_at(error, target)}. Pass arguments with -p name=value"
         ) from error
     if not isinstance(model, nn.Module):

@@ -81,8 +81,8 @@ def device_of(
         return None
     reason = "" if torch.cuda.is_available() else ", and this machine has none"
     raise NoDeviceError(
-        f"without memory=, a CUDA device is needed{reason} (the type of the model's or passed "
-        f"device is '{place.type}'). Move the model to a GPU, pass device='cuda', or pass the "
+        f"without memory=, a CUDA device is needed{reason} (the model or "
+        f"device= is on '{place.type}'). Move the model to a GPU, pass device='cuda', or pass the "
         "memory of a card that is not present, such as memory='16GB' or memory='RTX 4090' "
         "(--memory or --card on the command line)"
     )

@@ -80,8 +80,9 @@ def input_channels(
     sizes = "x".join(map(str, shape))
     raise ModelArgumentError(
         f"{type(model).__name__} has no attribute in_channels, and does not run on images of "
-        f"{sizes} with {', '.join(map(str, tried))} channels: {reasons[0]}. Pass another size, or "
-        "in_channels (--channels on the command line), 0 if the input has no channel axis"
+        f"{sizes} with {', '.join(map(str, tried))} channels: {reasons[0]}. Pass another size, "
+        "the inputs of one sample (--input on the command line), or in_channels (--channels on "
+        "the command line), 0 if the input has no channel axis"
     )
 
 

@@ -99,7 +99,9 @@ def reduce_memory(
     check_model(model)
     unknown = [means] if isinstance(means, str) else [m for m in means if m not in MEANS]
     if unknown:
-        raise ModelArgumentError(f"means is a list of some of {MEANS}, not {unknown[0]!r}")
+        raise ModelArgumentError(
+            f"unknown rewrite {unknown[0]!r} in means: choose from {', '.join(MEANS)}"
+        )
     if max_replays < 1:
         raise ModelArgumentError(f"max_replays is 1 or more, not {max_replays}")
     call = CallInputs.of(inputs)

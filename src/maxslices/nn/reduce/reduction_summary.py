@@ -126,7 +126,8 @@ class ReductionSummary:
         lines += [f"  note       {note}" for note in self.notes]
         if self.recommendation:
             lines.append(f"  {self.recommendation}")
-        lines.append(f"  found in {self.search_s:.1f} s by {self.n_replays} replays")
+        times = f"{self.n_replays} replay{'s' * (self.n_replays != 1)}"
+        lines.append(f"  found in {self.search_s:.1f} s by {times}")
         if self.check_s:
             lines.append(
                 f"  gradients and state compared with the unreduced in {self.check_s:.1f} s"

@@ -59,14 +59,14 @@ class DeviceRates:
     """Host time of one checkpoint, without the recomputed operators."""
     reallocated_bytes_per_s: float = 227e9
     """Memory that the allocator returns to the device and takes again: 4.4 ms per GB."""
-    origin: str = "stated for an H200, single precision"
+    origin: str = "assumed for an H200, single precision"
 
     @classmethod
     def stated(cls, amp: torch.dtype | None) -> DeviceRates:
         """Stated speeds for a precision."""
         if amp is None:
             return cls()
-        return cls(350e12, 350e12, origin="stated for an H200, half precision")
+        return cls(350e12, 350e12, origin="assumed for an H200, half precision")
 
 
 @dataclass(frozen=True, slots=True)

@@ -440,4 +440,4 @@ def _require_scalar(loss: Any) -> None:
         problem = "a tensor that does not depend on a trainable parameter"
     else:
         return
-    raise TraceError(f"the loss must return a tensor of one number, not {problem}")
+    raise TraceError(f"the loss must return a scalar tensor, not {problem}")

@@ -136,7 +136,7 @@ DROPOUT_BYTES = 1024 * 48
 MULTIPROCESSORS = 132
 """Multiprocessors of an H100 or H200."""
 
-STATED = "stated allowance"
+STATED = "assumed, not measured"
 """Origin of sizes that were not measured on the device."""
 
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "complex64": 8}

@@ -49,7 +49,7 @@ def add_buckets(model: nn.Module) -> None:
 
 NAMES = {
     "weights": "weights and buffers",
-    "temporary": "gradients in passing",
+    "temporary": "temporary tensors",
     "workspace": "workspaces",
 }
 """Names of categories where a text uses a longer one."""

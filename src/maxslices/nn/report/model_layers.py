@@ -109,9 +109,9 @@ def layer_table(
     Raises
     ------
     ModelArgumentError
-        If the model does not run on such inputs.
+        If an argument is invalid.
     TraceError
-        If the model cannot be replayed without data. The message names the line.
+        If the model does not run on such inputs, or cannot be replayed without data.
     """
     check_model(model)
     call = CallInputs.of(inputs)

@@ -18,7 +18,7 @@ from ...core.units import format_bytes
 from ...tuning.garbage_collection import quick_collections
 from ..fit.answers import FEWER
 from ..fit.largest import make_step
-from ..memory_budget import MemoryBudget, budget_of, capability_of
+from ..memory_budget import MemoryBudget, budget_of, capability_of, device_of
 from ..replay import ReplayPeak, Trace, Workspaces
 from ..replay.measure_workspaces import measured_workspaces
 from ..replay.nested import leaves
@@ -191,7 +191,7 @@ def _peak(report: MemoryReport) -> str:
     for name, n_bytes in rows:
         part = f"{n_bytes / max(1, report.device_bytes):6.1%}"
         lines.append(f"  {name:<22}{format_bytes(n_bytes):>10}{part:>8}")
-    lines.append(f"  (workspaces: {report.workspaces}; the context is allowed for)")
+    lines.append(f"  (workspaces: {report.workspaces}; CUDA context: assumed)")
     lines += [line for note in report.trace.notes for line in _wrapped(f"({note})")]
     return "\n".join(lines)
 
@@ -199,7 +199,7 @@ def _peak(report: MemoryReport) -> str:
 def _stages(report: MemoryReport) -> str:
     lines = [
         "Stage by stage (at its end: torch.cuda.memory_allocated(); in MiB: that / 2**20)",
-        f"  {'':<12}{'most':>10}{'at its end':>12}{'in MiB':>12}{'reserved':>12}",
+        f"  {'':<12}{'peak':>10}{'at its end':>12}{'in MiB':>12}{'reserved':>12}",
     ]
     lines += [
         f"  {stage.name:<12}{format_bytes(stage.peak_bytes):>10}{format_bytes(stage.end_bytes):>12}"
@@ -313,7 +313,7 @@ def memory_report(
         Memory of a card, such as "24GB", or its name, such as "RTX 4090", for which the report
         states whether the step fits.
     device : torch.device or str, optional
-        CUDA device on which workspaces are measured. The default is an allowance for them.
+        CUDA device on which workspaces are measured. By default those of an H200 are assumed.
     workspaces : Workspaces, optional
         Workspaces in place of measured ones and of the allowance.
     keep_output, accumulate, step, optimizer_state_bytes
@@ -329,9 +329,10 @@ def memory_report(
     Raises
     ------
     ModelArgumentError
-        If the model does not run on such inputs, with torch's message.
+        If an argument is invalid.
     TraceError
-        If the model cannot be replayed without data. The message names the line.
+        If the model does not run on such inputs, or cannot be replayed without data. The message
+        names the module or the line.
     """
     call = CallInputs.of(inputs)
     values = call.values
@@ -341,6 +342,8 @@ def memory_report(
         step, optimizer_state_bytes,
     )  # fmt: skip
     on_device = None if device is None else torch.device(device)
+    if on_device is not None and on_device.type == "cuda":
+        on_device = device_of(model, on_device, memory)
     whole = replace(
         whole,
         evaluate=False,
@@ -373,7 +376,7 @@ def memory_report(
         trace,
         {
             **categories_of(trace.peak, ddp),
-            "unused ends of blocks": unused,
+            "unused tails of blocks": unused,
         },
         trace.peak_bytes + unused,
         max(trace.reserved_bytes, trace.peak_bytes + unused),
