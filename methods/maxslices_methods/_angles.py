@@ -1,4 +1,4 @@
-"""Projections by angle, for methods that compare a projection with others."""
+"""Order projections by angle, for methods that compare projections with each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def table_of(name: str, angles: Any, n_angles: int) -> AngleTable:
-    """Table of the angles of a method's data.
+    """Angle table of the projections that a method received.
 
     Raises
     ------
@@ -26,19 +26,19 @@ def table_of(name: str, angles: Any, n_angles: int) -> AngleTable:
     angles = np.asarray(to_host(angles))
     if angles.shape != (n_angles,):
         raise ValueError(
-            f"{name} needs one angle for each of the {n_angles} projections; angles has shape "
+            f"{name} needs one angle for each of the {n_angles} projections, but angles has shape "
             f"{angles.shape}"
         )
     return angle_table(angles)
 
 
 def order_by_angle(name: str, angles: Any, n_angles: int) -> NDArray[np.intp]:
-    """Projections in the order of their angles; as they are stored if there are no angles."""
+    """Indices of the projections sorted by angle, or in storage order without angles."""
     return np.arange(n_angles) if angles is None else table_of(name, angles, n_angles).order
 
 
 def is_stored_order(order: NDArray[np.intp]) -> bool:
-    """True if an order is that in which projections are stored."""
+    """True if `order` is the storage order of the projections."""
     return bool((order[1:] > order[:-1]).all())
 
 
@@ -65,26 +65,31 @@ def halves(
     *,
     warns: bool = True,
 ) -> tuple[Rows, Rows]:
-    """Projections of the front and of the back, half a turn apart.
+    """Select pairs of projections that are half a turn apart.
 
-    Where projections are stored in order over a full turn, these are the first `n_rows` and those
-    from `first_behind` on, as in Algotom and httomolibgpu. Otherwise they are paired by angle.
-    Without partners a warning is logged, and projections are paired as they are stored.
+    If the projections are stored in order over a full turn, the first `n_rows` are paired with
+    `n_rows` projections starting at `first_behind`, as in Algotom and httomolibgpu. Otherwise they
+    are paired by angle. If that fails, a warning is logged and they are paired in storage order.
 
     Parameters
     ----------
     name : str
-        The method, for the warning.
-    angles : array or None
-        Angles in radians; None pairs projections as they are stored.
+        Name of the method, for the warning.
+    angles : array, shape (n_angles,), or None
+        Angles in radians. None pairs the projections in storage order.
     n_angles : int
         Number of projections.
     n_rows : int
         Number of pairs.
     first_behind : int
-        Projection that is the partner of the first.
+        Index of the projection that is opposite to the first one.
     warns : bool
-        Whether the warning is logged.
+        Whether to log the warning.
+
+    Returns
+    -------
+    front, back : slice or ndarray of int
+        Indices of the `n_rows` projections of each half turn.
     """
     stored = slice(n_rows), slice(first_behind, first_behind + n_rows)
     if angles is None:

@@ -1,14 +1,14 @@
 """Filtered back-projection on a CPU: a sum of waves, by a non-uniform FFT.
 
 By the Fourier slice theorem the filtered spectra of the rows are the slice's spectrum on a
-polar grid, and back-projection is the sum of their waves at the pixels: a type-1 non-uniform
+polar grid, and back-projection evaluates the sum of these waves at the pixels: a type-1 non-uniform
 FFT (FINUFFT; Barnett, Magland and af Klinteberg, SIAM J. Sci. Comput. 41, C479, 2019). It costs
-N^2 log N in place of N^3, and interpolates between detector pixels by a sinc. For the noise of
-linear interpolation the waves are weighted (`linear_response`). The data are real, so half of the
-plane is enough.
+O(N^2 log N) instead of O(N^3), and interpolates between detector pixels by a sinc. To get the noise
+of linear interpolation, the waves are weighted (`linear_response`). The data are real, so half of
+the frequency plane is enough.
 
-Each thread works on slices of its own with a single-threaded plan of its own: the operations on a
-slice, and their order, do not depend on its block or thread.
+Each thread reconstructs its own slices with its own single-threaded plan. Therefore the operations
+on a slice, and their order, do not depend on its block or thread.
 """
 
 from __future__ import annotations
@@ -38,32 +38,33 @@ from ._threads import THREAD_BYTES, n_workers_for
 from .namespaces import fast_length
 
 EPS = 1e-4
-"""Relative error of the FFT: about a tenth of the difference between two choices of the filter's
-window."""
+"""Relative error of the non-uniform FFT: about a tenth of the difference between two windows of the
+ramp filter."""
 UPSAMPLING = 1.25
 """FINUFFT's oversampling per side: at this accuracy four times as fast as its default of 2."""
 ROWS = 32
-"""Rows that a thread filters at one time, few enough for its cache."""
+"""Rows that a thread filters at a time, few enough for its cache."""
 INDEX_BYTES = 8
-"""Bytes for each wave of the index that sorts them."""
+"""Bytes per wave of FINUFFT's sorting index."""
 TABLES_BYTES = 2**15
-"""Bytes of a thread's plans for their kernel and FFT: with `THREAD_BYTES` what memray counted,
-80 kB for all sides up to 64 (FINUFFT 2.5.1, 2026-11-28)."""
+"""Bytes of the kernel tables and FFT plans of a thread. Together with `THREAD_BYTES` this is the
+80 kB that memray counted for all sides up to 64 (FINUFFT 2.5.1, 2026-11-28)."""
 LIBRARY_BYTES = 14 * 2**19
-"""Pages of FINUFFT and FFTW that the first plan touches, once in a process: 6.2 MB by the kernel's
-count on Python 3.11, 7.1 MB on 3.13 (FINUFFT 2.5.1, 2026-11-26)."""
+"""Library pages of FINUFFT and FFTW that the first plan of a process loads. The kernel counted
+6.2 MB on Python 3.11 and 7.1 MB on 3.13 (FINUFFT 2.5.1, 2026-11-26)."""
 MAPPED_BYTES = 2**26
-"""Address space that loading FINUFFT takes at most: 30 MB of its own, and the heap of a thread."""
+"""Upper bound of the address space that loading FINUFFT takes: 30 MB for the library, and the heap
+of a thread."""
 PART_WAVES = (1000, 10_000)
-"""Fewest and most waves that FINUFFT spreads at a time, through a copy of them and of the part of
-the grid that they lie in. Its default is 100,000: with a grid of 1280 x 1280 these copies took
-6 MB, with 10,000 0.6 MB, in the same time (2026-11-23)."""
+"""Minimum and maximum number of waves that FINUFFT spreads at a time. It copies these waves and the
+part of the grid around them. FINUFFT's default is 100,000, for which the copies took 6 MB on a grid
+of 1280 x 1280. With 10,000 they took 0.6 MB in the same time (2026-11-23)."""
 PARTS = 16
-"""Parts that the waves are spread in at least, as far as each has the fewest: where there are
-few waves, a part of them may lie in all of the grid."""
+"""Minimum number of parts into which the waves are divided, unless a part would have fewer than the
+minimum number of waves. A part of few waves may be spread over the whole grid."""
 PART_SPREAD = 4
-"""Most of the grid that a part lies in, as a multiple of its share of the waves: 3.5 in 60 draws of
-sizes, angles and ranges of angles (2026-11-23)."""
+"""Largest fraction of the grid that a part covers, as a multiple of its fraction of the waves. The
+largest multiple in 60 random choices of sizes, angles and angular ranges was 3.5 (2026-11-23)."""
 
 
 def reconstruct(
@@ -74,7 +75,7 @@ def reconstruct(
     size: Lengths,
     interpolation: Interpolation | None = None,
 ) -> NDArray[np.float32]:
-    """Reconstruct slices (size, slices, size), float32, from a NumPy array; see `recon.fbp`."""
+    """Reconstruct slices (size, slices, size), float32, from a NumPy array, as `recon.fbp`."""
     n_slices, side = data.shape[1], size.size
     period = period_of(size)
     slices = np.empty((side, n_slices, side), dtype=np.float32)
@@ -95,7 +96,7 @@ def reconstruct(
     load_library()
 
     def plan(_: int) -> Any:
-        # In this thread, which may have taken some by having been started.
+        # Checked in the worker thread because starting it may have taken address space.
         require_room(n_workers * n_bytes + LIBRARY_BYTES, "the plans of FINUFFT")
         return _plan(side, rows_at, columns_at)
 
@@ -123,7 +124,7 @@ def reconstruct(
 
 
 def account(m: Ledger, size: Lengths, n_slices: int) -> None:
-    """Enter the allocations of `reconstruct` after its result, FINUFFT's own among them."""
+    """Enter the allocations of `reconstruct` after its result, including those of FINUFFT."""
     period, side = period_of(size), size.size
     waves = (size.n_angles, period // 2 + 1)
     m.alloc(waves, np.complex64)  # factors
@@ -148,17 +149,17 @@ def _waves(
     size: Lengths,
     interpolation: Interpolation | None,
 ) -> tuple[NDArray[np.complex64], NDArray[np.float32], NDArray[np.float32]]:
-    """Factor and position in the frequency plane of the wave of each (angle, frequency).
+    """Factor of each (angle, frequency) and its position in the frequency plane.
 
-    The factor holds filter, weight of the angle, and the phase that moves the axis from
-    `center` to the middle of the slice: FINUFFT counts pixels from the one at ``side // 2``.
+    The factor is the product of the filter, the angular weight, and the phase that moves the axis
+    from `center` to the middle of the slice. FINUFFT counts pixels from the one at ``side // 2``.
     """
     period, side = period_of(size), size.size
     omega = np.arange(period // 2 + 1) * (2 * np.pi / period)
     response = row_filter(period, window) / period
     if interpolation == "linear":
         response *= linear_response(omega)
-    response[1:] *= 2  # for the negative half
+    response[1:] *= 2  # for the negative frequencies
     if period % 2 == 0:
         response[-1] /= 2
     offset = side // 2 - (side - 1) / 2
@@ -191,22 +192,28 @@ def period_of(size: Lengths) -> int:
 
 
 def load_library() -> None:
-    """Import FINUFFT where there is room for it: otherwise it says that it is not installed."""
+    """Import FINUFFT if its address space fits.
+
+    Otherwise the import fails with the misleading message that FINUFFT is not installed.
+    """
     if "finufft" not in sys.modules:
         require_room(MAPPED_BYTES, "FINUFFT")
         import finufft  # noqa: F401
 
 
 def require_room(n_bytes: int, what: str) -> None:
-    """Raise `MemoryError` unless this process may take so much: FFTW ends it otherwise."""
+    """Raise `MemoryError` if `n_bytes` exceed the limit of the address space.
+
+    FFTW would end the process instead.
+    """
     limit = process_limit("RLIMIT_AS")
     if limit is None:
         return
     mapped_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * PAGESIZE
     if limit < mapped_bytes + n_bytes:
         raise MemoryError(
-            f"no room for {what}: {n_bytes:,} bytes beside {mapped_bytes:,} in an address space of "
-            f"{limit:,} (ulimit -v)"
+            f"not enough address space for {what}: {n_bytes:,} bytes in addition to "
+            f"{mapped_bytes:,} in use exceed the limit of {limit:,} (ulimit -v)"
         )
 
 
@@ -228,15 +235,15 @@ def _plan(side: int, rows_at: NDArray[np.float32], columns_at: NDArray[np.float3
 
 
 def plan_bytes(side: int, n_waves: int) -> int:
-    """Bytes of a FINUFFT plan that is executed: an index that sorts the waves, and its work."""
+    """Bytes of a FINUFFT plan during execution: the sorting index of the waves and workspace."""
     return n_waves * INDEX_BYTES + work_bytes(side, n_waves)
 
 
 def work_bytes(side: int, n_waves: int) -> int:
-    """Bytes that executing a FINUFFT plan takes: the oversampled grid, and copies.
+    """Workspace of a FINUFFT plan in bytes: the oversampled grid, and copies of its parts.
 
-    The copies are those of a part of the waves (two positions and a value each), and of the grid
-    around it, as far as the kernel reaches from two rows of its bins: at most 16 rows.
+    FINUFFT copies a part of the waves (two positions and a value each) and the grid around it. The
+    kernel reaches at most 16 rows from two rows of bins.
     """
     grid = _fine_side(side)
     n_part = min(part_waves(n_waves), n_waves)
@@ -245,13 +252,13 @@ def work_bytes(side: int, n_waves: int) -> int:
 
 
 def part_waves(n_waves: int) -> int:
-    """Waves that are spread at a time."""
+    """Number of waves that are spread at a time."""
     fewest, most = PART_WAVES
     return max(fewest, min(most, n_waves // PARTS))
 
 
 def _fine_side(side: int) -> int:
-    """Side of FINUFFT's grid: even, without primes above 5, and no smaller than its kernel."""
+    """Side of FINUFFT's grid: even, without prime factors above 5, at least 16 for its kernel."""
     length = max(int(np.ceil(UPSAMPLING * side)), 16)
     length += length % 2
     while fast_length(length) != length:

@@ -1,10 +1,10 @@
-"""Filtered back-projection on CUDA: cuFFT for the filter, a kernel of its own for the rest.
+"""Filtered back-projection on CUDA: cuFFT for the filter, and a kernel for the back-projection.
 
-Four slices are filtered together and interleaved, so that a thread computes its detector
-position once for all four and reads each sample of the four in one 16-byte load. Trigonometry
-and weights are computed once. Rows are interpolated linearly; for a sinc they are first made twice
-as fine by their FFT, and what linear interpolation takes then is given back. Every sum has a fixed
-order: results are reproducible, and independent of the block.
+Four slices are filtered together and interleaved. A thread computes its detector position once for
+all four, and reads a sample of all four in one 16-byte load. Sines, cosines and weights are
+computed once. Rows are interpolated linearly. For "sinc" they are first upsampled by two in the
+FFT, and the attenuation by linear interpolation is compensated. Every sum has a fixed order, so
+results are reproducible and independent of the block.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ._fbp_geometry import (
 )
 
 FILTER_ITEMS = 2**24
-"""Approximate number of samples filtered at one time: far more than keep a device busy, while the
-three arrays of this size (about 200 MB) are small beside a block."""
+"""Approximate number of samples filtered at a time. These are far more than keep a GPU busy, and
+three arrays of this size (about 200 MB) are small compared with a block."""
 
 SOURCE = r"""
 extern "C" __global__ void interleave(
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(256) backproject(
     float* __restrict__ slices, int n_angles, int width, int size, int n_slices, int first,
     float origin, float radius_squared)
 {
-    // quads (groups, n_angles, width) -> slices (size, n_slices, size); a thread makes ROWS
+    // quads (groups, n_angles, width) -> slices (size, n_slices, size): a thread computes ROWS
     // pixels, blockDim.y rows apart, of 4 slices
     const int j = blockIdx.x * blockDim.x + threadIdx.x;
     const int i0 = blockIdx.y * (blockDim.y * ROWS) + threadIdx.y;
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(256) backproject(
 #pragma unroll
             for (int k = 0; k < ROWS; ++k) {
                 const float s = fmaf(x[k], d.x, fmaf(y[k], d.y, origin));
-                // floor by adding 2^23: cheaper than two conversions; 0 <= s < 2^22 here
+                // floor by adding 2^23: cheaper than two conversions, and 0 <= s < 2^22
                 const float shifted = __fadd_rd(s, 8388608.0f);
                 const int at = __float_as_int(shifted) - 0x4b000000;
                 const float w1 = s - (shifted - 8388608.0f);
@@ -119,7 +119,7 @@ def reconstruct(
     size: Lengths,
     interpolation: Interpolation | None = None,
 ) -> Any:
-    """Reconstruct slices (size, slices, size), float32, from a CuPy array; see `recon.fbp`."""
+    """Reconstruct slices (size, slices, size), float32, from a CuPy array, as `recon.fbp`."""
     import cupy as cp
     from cupyx.scipy import fft
 
@@ -139,7 +139,7 @@ def reconstruct(
     ramp = row_filter(period, window) / period
     if finer > 1:
         ramp /= linear_response(np.arange(len(ramp)) * (2 * np.pi / (finer * period)))
-        ramp[-1] /= 2  # the highest frequency has two halves in a finer row
+        ramp[-1] /= 2  # in an upsampled row, the highest frequency occurs twice
     response = cp.asarray(ramp.astype(np.float32))
     quads = cp.empty((groups, n_angles, width, 4), dtype=np.float32)
     padded = cp.zeros((rows, 4 * groups, period), dtype=np.float32)
@@ -165,7 +165,7 @@ def reconstruct(
                     np.int32(start % (finer * period)),
                 ),
             )  # fmt: skip
-            del spectrum, filtered  # so that two pairs are never alive at once
+            del spectrum, filtered  # before the next pair is allocated
         tiles = -(-size.size // 32)
         backproject(
             (tiles, tiles, -(-n // 4)),
@@ -193,19 +193,19 @@ def account(m: Ledger, size: Lengths, interpolation: Interpolation | None = None
     m.alloc((rows, 4 * groups, finer * period // 2 + 1), np.complex64)  # spectrum
     m.alloc((rows, 4 * groups, finer * period), np.float32)  # filtered
     if finer > 1:
-        m.alloc((rows, 4 * groups, period // 2 + 1), np.complex64)  # the spectrum before
+        m.alloc((rows, 4 * groups, period // 2 + 1), np.complex64)  # the shorter spectrum
 
 
 def _finer(interpolation: Interpolation | None) -> int:
-    """How many times finer than the detector's pixels the filtered rows are."""
+    """Factor by which the filtered rows are upsampled."""
     return 2 if interpolation == "sinc" else 1
 
 
 def _chunks(size: Lengths, finer: int) -> tuple[int, int, int]:
-    """Length of a row's FFT, and the numbers of angles and of groups of 4 filtered at once.
+    """Length of a row's FFT, and numbers of angles and of groups of 4 slices filtered together.
 
-    They do not depend on the number of slices because cuFFT may add in another order for another
-    number of rows. Lengths of a power of two need no workspace up to 16384.
+    They do not depend on the number of slices, because cuFFT's order of summation may depend on the
+    number of rows. Power-of-two lengths up to 16384 need no workspace.
     """
     period = 1 << (size.row_min - 1).bit_length()
     group_items = size.n_angles * 4 * period * finer
@@ -215,7 +215,7 @@ def _chunks(size: Lengths, finer: int) -> tuple[int, int, int]:
 
 
 def _width(size: Lengths, finer: int) -> int:
-    """Samples of a filtered row that slices reach, and some for rounding."""
+    """Number of samples of a filtered row that the slices need, with a margin for rounding."""
     return finer * (2 * size.reach + 4)
 
 

@@ -2,9 +2,9 @@
 
 Conventions
 -----------
-Detector pixel ``j`` lies at ``j``; the axis projects onto ``center``. Pixel (row i, column
-j) of a slice of N x N lies at ``x = j - (N - 1) / 2``, ``y = (N - 1) / 2 - i`` (y upwards),
-and at angle t is seen at ``center + x cos t + y sin t``, as in `skimage.transform.iradon`.
+Detector pixel ``j`` lies at ``j``, and the axis projects onto ``center``. Pixel (row i, column j)
+of a slice of N x N lies at ``x = j - (N - 1) / 2``, ``y = (N - 1) / 2 - i`` (y points upwards). At
+angle t it projects onto ``center + x cos t + y sin t``, as in `skimage.transform.iradon`.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from maxslices.core.angles import typical_step
 from .namespaces import on_gpu
 
 WEDGE_GAPS = 3.0
-"""An angular gap of more than this many typical gaps is a missing wedge, not a coarse scan."""
+"""An angular gap above this multiple of the typical gap is a missing wedge."""
 SAME_GAPS = 0.1
-"""Projections closer than this many typical gaps are of one direction: an encoder's readings differ
-by a few hundredths of a step when it comes back to an angle."""
+"""Projections closer than this multiple of the typical gap have the same direction. Readings of an
+encoder that returns to an angle differ by a few hundredths of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Sizes that follow from shape and parameters alone, not from the axis or the block."""
+    """Sizes that depend on the shape and the parameters, but not on the axis or the block."""
 
     n_angles: int
     detector: int
-    """Detector pixels."""
+    """Number of detector columns."""
     pad: int
-    """Pixels by which each row is continued with its edge value, on either side."""
+    """Pixels by which each row is padded with its edge value, on either side."""
     size: int
     """Pixels along a side of a reconstructed slice."""
     radius: float
-    """Distance in pixels from the axis beyond which a slice is zero; inf without a mask."""
+    """Radius of the mask in pixels, or infinity without a mask. Outside, a slice is zero."""
     reach: int
-    """Largest distance in pixels between the axis and a pixel that is reconstructed."""
+    """Largest distance in pixels between the axis and a reconstructed pixel."""
 
     @property
     def row_min(self) -> int:
-        """Length at which the filter, periodic in it, does not reach around.
+        """Least FFT length at which the periodic filter does not wrap around.
 
-        Rows are as if zero beyond the detector; the filtered row is needed over the detector
-        and over all that slices reach, because the tails of a filtered row are not zero.
+        Rows count as zero beyond the detector. The filtered row is needed over the detector and
+        over the whole reach of the slices, because its tails are not zero.
         """
         padded = self.detector + 2 * self.pad
         return padded + max(padded, 2 * self.reach)
@@ -63,7 +63,7 @@ def check_geometry(
     recon_mask_radius: float | None,
     **parameters: Any,
 ) -> None:
-    """Check the parameters that fix sizes, and the axis among the others, which may be unknown yet.
+    """Check the parameters that determine sizes, and `center` if it is among `parameters`.
 
     Raises
     ------
@@ -79,24 +79,24 @@ def check_geometry(
         )
     if recon_mask_radius is not None and not recon_mask_radius > 0:
         raise ValueError(
-            f"recon_mask_radius must be over 0 (a fraction of half the slice's side), or None for "
-            f"no mask; it is {recon_mask_radius}"
+            "recon_mask_radius must be over 0 (a fraction of half the slice's side), or None for "
+            f"no mask, not {recon_mask_radius}"
         )
 
 
 def check_center(center: float | None) -> None:
-    """Check where the axis projects; ValueError if it is no number."""
+    """Raise ValueError if the position of the axis is not finite."""
     if center is not None and not math.isfinite(center):
         raise ValueError(f"center must be a number of pixels, not {center}")
 
 
 def axis_of(center: float | None, detector: int) -> float:
-    """Where the axis projects, in pixels; the middle of the detector if it is not given.
+    """Position of the axis on the detector, in pixels. None: the middle of the detector.
 
     Raises
     ------
     ValueError
-        If it is no number.
+        If it is not finite.
     """
     check_center(center)
     if center is None:
@@ -116,7 +116,7 @@ def lengths(
     recon_size: int | None,
     recon_mask_radius: float | None,
 ) -> Lengths:
-    """Check the parameters that fix sizes.
+    """Check the parameters that determine sizes, and compute these.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def host_angles(angles: Any, n_angles: int) -> NDArray[np.float64]:
     host = np.asarray(angles.get() if on_gpu(angles) else angles, dtype=np.float64)
     if host.shape != (n_angles,):
         raise ValueError(
-            f"fbp needs one angle for each of the {n_angles} projections; angles has shape "
+            f"fbp needs one angle for each of the {n_angles} projections, but angles has shape "
             f"{host.shape}"
         )
     if not np.isfinite(host).all():
@@ -152,13 +152,14 @@ def host_angles(angles: Any, n_angles: int) -> NDArray[np.float64]:
 
 
 def angle_weights(angles: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Angular weight of each projection in radians; the weights sum to about pi.
+    """Angular weight of each projection in radians, with a sum of about pi.
 
-    Directions t and t + pi are the same, so all are taken modulo pi; each direction gets
-    half of the gap to its two neighbours there, and projections in one direction share that. Thus
-    evenly spaced angles over 180 or 360 degrees get the same weight each, in any order, and the
-    two ends of a scan from 0 to 180 degrees inclusive share one. A gap over `WEDGE_GAPS` times the
-    typical one is a missing wedge and counts as a typical one, which is that without the largest.
+    Directions t and t + pi are the same, so angles are taken modulo pi. The weight of a direction
+    is half of the gap between its two neighbours, and projections in the same direction share it.
+    Evenly spaced angles over 180 or 360 degrees therefore have equal weights in any order, and the
+    first and last projection of a scan from 0 to 180 degrees inclusive share one weight. A gap of
+    more than `WEDGE_GAPS` typical gaps is a missing wedge and counts as a typical gap. The typical
+    gap is computed without the largest one.
     """
     n = len(angles)
     folded = np.mod(angles, np.pi)
@@ -184,7 +185,7 @@ class RowWindow:
     name: str
     """One of `WINDOWS`."""
     cutoff: float = 1.0
-    """Fraction of the highest frequency above which nothing is left; of "sinc" its width."""
+    """Cutoff as a fraction of the highest frequency. For "sinc", the width of the window."""
 
 
 WINDOWS: dict[str, Callable[[NDArray[Any]], Any]] = {
@@ -196,33 +197,34 @@ WINDOWS: dict[str, Callable[[NDArray[Any]], Any]] = {
     "cosine2": lambda f: np.cos(np.pi * f) ** 2,
     "parzen": lambda f: (1 - 2 * f) ** 3,
 }
-"""Windows as functions of the frequency in cycles a pixel, up to a half."""
+"""Windows as functions of the frequency in cycles per pixel, from 0 to 0.5."""
 Interpolation = Literal["linear", "sinc"]
-"""How rows are interpolated between the pixels of the detector."""
+"""Interpolation of rows between detector pixels."""
 Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
-"""Those that `fbp` takes; the others are httomolibgpu's."""
+"""Windows of `fbp`. The others are for methods under httomolibgpu's names."""
 
 
 def linear_response(omega: NDArray[Any]) -> NDArray[np.float64]:
-    """Response of linear interpolation between pixels, at frequencies in radians a pixel.
+    """Response of linear interpolation between pixels, at frequencies in radians per pixel.
 
-    White noise that is interpolated linearly, at places spread evenly between two samples, has this
-    response's square as its spectrum, all aliases summed up. Rows with it have that noise however
-    they are interpolated, and rows that are divided by it have their own again.
+    If white noise is interpolated linearly at positions spread evenly between two samples, its
+    power spectrum, with all aliases summed, is the square of this response. Rows multiplied by the
+    response have this noise after any interpolation. Dividing by it compensates linear
+    interpolation.
     """
     response: NDArray[np.float64] = np.sqrt((2 + np.cos(omega)) / 3)
     return response
 
 
 SINC = "sinc"
-"""A window with a width: the sinc of the frequency times `RowWindow.cutoff`."""
+"""Name of the window ``sinc(cutoff * f)``, with `RowWindow.cutoff` as its width."""
 
 
 def row_filter(length: int, window: RowWindow) -> NDArray[np.float64]:
-    """Response of the filter at the frequencies of a real FFT of `length` points.
+    """Response of the ramp filter with its window, at the frequencies of a real FFT of `length`.
 
-    The ramp is the transform of the band-limited kernel sampled in space (Kak and Slaney,
-    chapter 3.3.3), so that the mean of a slice is right; windows as in scikit-image.
+    The ramp is the Fourier transform of the band-limited kernel sampled in space (Kak and Slaney,
+    chapter 3.3.3), which preserves the mean of a slice. The windows are those of scikit-image.
     """
     distance = np.arange(length)
     distance = np.minimum(distance, length - distance)

@@ -1,13 +1,13 @@
 """Medians of cubes of voxels: the selection network, and its use with NumPy.
 
-The median of 3 x 3 x 3 voxels shares work between neighbours: each column of three is
-sorted once, each plane of nine is merged from three sorted columns, and of three sorted
-planes only thirteen voxels can be the median. That takes 92 minima and maxima a voxel
-with whole arrays, and 104 in the CUDA kernel, where a thread shares planes only with the voxels
-of its own line. Larger cubes are left to SciPy.
+The medians of 3 x 3 x 3 voxels share work between neighbours. Each column of three is sorted once,
+and each plane of nine is merged from three sorted columns. In three sorted planes, only thirteen
+voxels can be the median. This takes 92 minima and maxima per voxel with whole arrays. The CUDA
+kernel takes 104, because a thread shares planes only within its own line of voxels. SciPy computes
+the medians of larger cubes.
 
-Values are compared as integer keys of the same order: integers as they are, floats by
-their bits. So NaN has a place, above every number, and NumPy and CUDA agree bitwise.
+Values are compared as integer keys of the same order: integers unchanged, and floats by their bits.
+NaN thus counts as larger than every number, and results of NumPy and CUDA are bitwise equal.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import scipy
 from maxslices.core.ledger import Ledger
 
 MERGE_COLUMNS = ((1, 3), (5, 7), (2, 6), (4, 6), (2, 4), (2, 3), (5, 6))
-"""Exchanges that sort nine values ``3 * i + k``, sorted along i and along k before
-(the end of Floyd's network of 25 exchanges)."""
+"""Exchanges that sort nine values ``3 * i + k`` already sorted along i and along k: the end of
+Floyd's network of 25 exchanges."""
 
 LOWEST, MIDDLE, HIGHEST = range(5, 9), range(2, 7), range(4)
-"""Of three sorted planes, the ranks at which the lowest, the middle and the highest of
-the three values of that rank may be the median of all 27; the others cannot."""
+"""Ranks in three sorted planes at which the lowest, the middle or the highest of the three values
+of that rank may be the median of all 27 values."""
 
 SELECT = (
     (1, 12, "low"), (2, 6, "both"), (5, 1, "high"), (8, 10, "low"), (9, 2, "high"),
@@ -35,30 +35,31 @@ SELECT = (
     (1, 4, "high"), (2, 7, "low"), (8, 4, "both"), (11, 2, "both"), (8, 11, "high"),
     (2, 4, "low"), (11, 2, "high"),
 )  # fmt: skip
-"""Steps (a, b, which) that leave the median of the thirteen candidates (lowest, middle, highest,
-each by rank) at `SELECTED`: the minimum goes to a, the maximum to b; "low" and "high" need only the
-one of them. Found by a search over pruned selection networks. It is right for all 120 arrangements
-of zeros and ones that the candidates can have, and therefore for all values."""
+"""Steps (a, b, which) that move the median of the thirteen candidates to `SELECTED`. The candidates
+are the lowest, then the middle, then the highest values, each by rank. A step writes the minimum to
+a, the maximum to b, or only one of them for "low" and "high". Found by a search over pruned
+selection networks. It is correct for all 120 arrangements of zeros and ones that the candidates can
+have, and therefore for all values."""
 SELECTED = 2
-"""Candidate at which `SELECT` leaves the median."""
+"""Index of the candidate that is the median after `SELECT`."""
 
 VIEWS_BYTES = 12288
-"""Bytes of the NumPy views of the arrays below, which count where the data are small."""
+"""Bytes of NumPy views, which matter for small data."""
 
 TILE_VOXELS = 8192
-"""Voxels worked on at a time: thirty arrays of this size fit in a core's cache."""
+"""Voxels per tile: thirty arrays of this size fit in a core's cache."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Finish = Callable[[Array, Array], None]
 
 
 def key_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Dtype of the keys of values of `dtype`, an unsigned integer or float32."""
+    """Dtype of the keys for values of `dtype`, an unsigned integer or float32."""
     return np.dtype(np.int32) if dtype.kind == "f" else dtype
 
 
 def to_keys(values: Array, mask: Array) -> Array:
-    """Turn values into keys in place; contiguous `mask` is bool scratch of the same size."""
+    """Convert values to keys in place. `mask` is contiguous bool scratch of the same size."""
     if values.dtype.kind != "f":
         return values
     keys = values.view(key_dtype(values.dtype))
@@ -69,7 +70,7 @@ def to_keys(values: Array, mask: Array) -> Array:
 
 
 def to_values(keys: Array, dtype: np.dtype[Any]) -> Array:
-    """Turn keys back into values of `dtype`, in place."""
+    """Convert keys back to values of `dtype`, in place."""
     if dtype.kind != "f":
         return keys
     _flip_negative(keys)
@@ -77,7 +78,7 @@ def to_values(keys: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _flip_negative(keys: Array) -> None:
-    """Flip all bits but the sign of negative keys, which turns floats' bits to keys and back."""
+    """Flip all bits of negative keys except the sign: converts bits of floats to keys and back."""
     top = np.iinfo(keys.dtype).max
     scratch = np.empty(min(keys.size, TILE_VOXELS), keys.dtype)
     for first in range(0, keys.size, TILE_VOXELS):
@@ -90,12 +91,12 @@ def _flip_negative(keys: Array) -> None:
 def median_27(data: Array, out: Array, finish: Finish | None = None) -> None:
     """Write the median of the 3 x 3 x 3 voxels around each voxel of `data` to `out`.
 
-    Beyond the edges the nearest voxel counts. `finish(values, medians)` may change the
-    medians of each tile in `out` while they are in cache.
+    The data are padded with their edge values. `finish(values, medians)` may change the medians of
+    each tile in `out` while they are in the cache.
 
-    Tiles are lines of voxels with one more at each end of a row. A shift along x is an
-    offset into the line, which leaves two voxels of no meaning at the end of each row;
-    in exchange every operation is on contiguous memory.
+    A tile is a line of voxels with one padding voxel at each end of a row. A shift along x is an
+    offset into the line. This leaves two meaningless voxels at the end of each row, but every
+    operation is on contiguous memory.
     """
     n_z, n_y, n_x = data.shape
     rows, wide = _tile_rows(n_y, n_x), n_x + 2
@@ -136,7 +137,7 @@ def _tile_rows(n_y: int, n_x: int) -> int:
 
 
 def _fill(column: Array, plane: Array, y: int, n: int) -> None:
-    """Write rows y - 1 to y + n of a plane, and one voxel more at each end of a row."""
+    """Write rows y - 1 to y + n of a plane, with one padding voxel at each end of a row."""
     n_y = plane.shape[0]
     first, last = max(y - 1, 0), min(y + n + 1, n_y)
     column[first - (y - 1) : last - (y - 1), 1:-1] = plane[first:last]
@@ -155,7 +156,10 @@ def _rows(line: Array, n: int, wide: int) -> Array:
 
 
 def _exchange(arrays: list[Array], a: int, b: int, which: str = "both") -> None:
-    """Leave the minimum in ``arrays[a]`` and the maximum in ``arrays[b]``; the last is scratch."""
+    """Write the minimum to ``arrays[a]`` and the maximum to ``arrays[b]``, or one of them.
+
+    The last array is scratch.
+    """
     if which == "low":
         np.minimum(arrays[a], arrays[b], out=arrays[a])
     elif which == "high":
@@ -170,9 +174,9 @@ def _sort_three(
     u: Array, v: Array, w: Array, low: Array | None, middle: Array | None, high: Array | None,
     scratch: Array, more: Array | None = None,
 ) -> None:  # fmt: skip
-    """Sort three arrays, which are not changed, into low, middle and high where these are given.
+    """Sort three arrays elementwise into `low`, `middle` and `high`, as far as these are not None.
 
-    `scratch`, and `more` where `high` is not wanted, are overwritten.
+    `scratch` is overwritten, and without `high` also `more`. The three inputs are unchanged.
     """
     high_or_more = more if high is None else high
     if low is not None and middle is None:
@@ -205,7 +209,7 @@ def _choose(nines: Sequence[Array], candidates: list[Array]) -> None:
 
 
 def median_cube(data: Array, out: Array, size: int, finish: Finish | None = None) -> None:
-    """Write the medians of cubes of `size` voxels with SciPy, several slices at a time."""
+    """Write the medians of cubes with `size` voxels a side by SciPy, several slices at a time."""
     n_z = data.shape[0]
     radius = size // 2
     for z in range(0, n_z, 4 * radius):
@@ -229,7 +233,7 @@ def median_cube(data: Array, out: Array, size: int, finish: Finish | None = None
 def count_medians(
     m: Ledger, shape: Sequence[int], dtype: np.dtype[Any], size: int, tests: bool
 ) -> None:
-    """Enter the scratch of `median_27` or `median_cube`; with `tests`, of `put_back` as well."""
+    """Enter the scratch of `median_27` or `median_cube`, and with `tests` that of `put_back`."""
     n_z, n_y, n_x = shape
     if size == 3:
         rows, wide = _tile_rows(n_y, n_x), n_x + 2
@@ -253,7 +257,7 @@ def count_medians(
 
 
 def put_back(values: Array, medians: Array, limit: float) -> None:
-    """Put back the values that differ from their medians by less than `limit`."""
+    """Restore the values that differ from their medians by less than `limit`."""
     difference = np.maximum(values, medians)
     with np.errstate(invalid="ignore", over="ignore"):
         np.subtract(difference, np.minimum(values, medians), out=difference)

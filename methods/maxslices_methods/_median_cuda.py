@@ -1,8 +1,7 @@
 """Medians of cubes of voxels on a GPU, by two CUDA kernels.
 
-cupyx's filter sorts each neighbourhood in local memory. The kernel for 27 values finds the
-median with a network of 104 steps in registers. The order of values, the edges and the network
-are those of `_median`.
+cupyx's filter sorts each neighbourhood in local memory. The kernel for 27 values computes the
+median by a network of 104 steps in registers. Keys, padding and network are as in `_median`.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from ._median import HIGHEST, LOWEST, MERGE_COLUMNS, MIDDLE, SELECT, SELECTED
 C_TYPES = {"uint8": "unsigned char", "uint16": "unsigned short", "float32": "float"}
 THREADS = 128
 ROWS = 48
-"""Rows that a thread of the 3 x 3 x 3 kernel walks along. It reads two rows more at their ends, so
-that few rows would mean many reads."""
+"""Rows per thread of the 3 x 3 x 3 kernel. A thread also reads two further rows, one at each end,
+so fewer rows would mean more reads per row."""
 TILE_X, TILE_Y = 32, 8
 
 _COMMON = r"""
 typedef long long Index;
 
-// Integer keys in the order of the values: the bits of a float, those but the sign
-// flipped where it is negative; NaN above all.
+// Integer keys in the order of the values. For a float, its bits: if it is negative, all except
+// the sign are flipped. NaN is the largest.
 __device__ __forceinline__ int key_of(unsigned char value) { return value; }
 __device__ __forceinline__ int key_of(unsigned short value) { return value; }
 __device__ __forceinline__ int key_of(float value) {
@@ -41,7 +40,7 @@ __device__ __forceinline__ void value_of(int key, float& value) {
 
 __device__ __forceinline__ int clamped(int i, int n) { return min(max(i, 0), n - 1); }
 
-// The median, or the value itself if it differs by less than `dif`; NaN does not.
+// The median, or the value itself if it differs by less than `dif`. NaN is always replaced.
 __device__ __forceinline__ T finished(T value, int key, float dif) {
   T middle;
   value_of(key, middle);
@@ -57,8 +56,8 @@ median_27(const T* data, T* out, int n_z, int n_y, int n_x,
   const int y_first = blockIdx.y * ROWS;
   if (x >= n_x) return;
   const int y_end = min(y_first + ROWS, n_y);
-  Index beside[3];
-  for (int i = 0; i < 3; ++i) beside[i] = clamped(x - 1 + i, n_x) * step_x;
+  Index column[3];
+  for (int i = 0; i < 3; ++i) column[i] = clamped(x - 1 + i, n_x) * step_x;
   for (int z = blockIdx.z; z < n_z; z += gridDim.z) {
     Index plane[3];
     for (int i = 0; i < 3; ++i) plane[i] = clamped(z - 1 + i, n_z) * step_z;
@@ -67,14 +66,14 @@ median_27(const T* data, T* out, int n_z, int n_y, int n_x,
       #pragma unroll
       for (int i = 0; i < 3; ++i)
         #pragma unroll
-        for (int k = 0; k < 3; ++k) v[3 * i + k] = key_of(data[plane[i] + line + beside[k]]);
+        for (int k = 0; k < 3; ++k) v[3 * i + k] = key_of(data[plane[i] + line + column[k]]);
       sort_nine(v);
     };
     auto store = [&](int y, int key) {
-      const T value = data[plane[1] + y * step_y + beside[1]];
+      const T value = data[plane[1] + y * step_y + column[1]];
       out[((Index)z * n_y + y) * n_x + x] = finished(value, key, dif);
     };
-    // Three sorted planes; the oldest makes room for the next, so the loop goes by threes.
+    // Three sorted planes. The next plane replaces the oldest, so the loop has steps of three.
     int p[9], q[9], r[9];
     load(p, y_first - 1);
     load(q, y_first);
@@ -95,8 +94,8 @@ median_27(const T* data, T* out, int n_z, int n_y, int n_x,
 """
 
 _LARGE = r"""
-// Bit by bit, the largest key with no more than half of the cube below it. The cube is
-// read from shared memory, once for each bit; nothing is sorted.
+// Bit by bit, the largest key with at most half of the cube below it. The cube is read from
+// shared memory once per bit, without sorting.
 extern "C" __global__ void __launch_bounds__(TILE_X * TILE_Y)
 median_cube(const T* data, T* out, int n_z, int n_y, int n_x,
             Index step_z, Index step_y, Index step_x, float dif) {
@@ -116,19 +115,19 @@ median_cube(const T* data, T* out, int n_z, int n_y, int n_x,
     }
     __syncthreads();
     if (x >= n_x || y >= n_y) continue;
-    unsigned found = 0;
+    unsigned median_key = 0;
     for (unsigned bit = TOP_BIT; bit != 0; bit >>= 1) {
-      const unsigned trial = found | bit;
+      const unsigned trial = median_key | bit;
       int below = 0;
       for (int dz = 0; dz < SIZE; ++dz)
         for (int dy = 0; dy < SIZE; ++dy)
           #pragma unroll
           for (int dx = 0; dx < SIZE; ++dx)
             below += tile[dz][threadIdx.y + dy][threadIdx.x + dx] < trial;
-      if (below <= SIZE * SIZE * SIZE / 2) found = trial;
+      if (below <= SIZE * SIZE * SIZE / 2) median_key = trial;
     }
     const T value = data[z * step_z + y * step_y + x * step_x];
-    out[((Index)z * n_y + y) * n_x + x] = finished(value, (int)(found ^ SIGN_BIT), dif);
+    out[((Index)z * n_y + y) * n_x + x] = finished(value, (int)(median_key ^ SIGN_BIT), dif);
   }
 }
 """
@@ -201,9 +200,9 @@ def _kernel(dtype: str, size: int) -> Any:
 
 
 def median(data: Any, out: Any, size: int, dif: float | None) -> None:
-    """Write the medians of `data` to `out`, both on the device; `out` is C-contiguous.
+    """Write the medians of `data` to the C-contiguous `out`, both on the GPU.
 
-    Where `dif` is given, voxels that differ from the median by less keep their value.
+    With `dif`, voxels that differ from their median by less keep their values.
     """
     n_z, n_y, n_x = data.shape
     if size == 3:
@@ -213,7 +212,7 @@ def median(data: Any, out: Any, size: int, dif: float | None) -> None:
     steps = [np.int64(step // data.itemsize) for step in data.strides]
     numbers = [np.int32(n) for n in data.shape]
     if dif is None:
-        dif = -1.0  # no difference is below: all voxels are replaced
+        dif = -1.0  # no difference is below -1, so all voxels are replaced
     elif data.dtype.kind == "u":
         dif = min(math.ceil(dif), 2**16)
     kernel = _kernel(str(data.dtype), size)

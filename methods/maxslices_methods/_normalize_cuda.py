@@ -26,8 +26,8 @@ _KERNELS = {
         "out = -log(min(fmax((float)data, least), most))",
     ),
 }
-"""Inputs, outputs and code of each kernel. Results are bitwise those of CuPy's single operations
-and, except for the logarithm, of NumPy's."""
+"""Inputs, outputs and code of each kernel. Results are bitwise equal to those of separate CuPy
+operations and, except for the logarithm, of NumPy."""
 
 
 @cache
@@ -38,7 +38,7 @@ def _kernel(name: str) -> Any:
 
 
 def mean_frame(frames: Any) -> Any:
-    """Mean frame (y, x), float32, of frames (frames, y, x), which are added in their order."""
+    """Mean (y, x), float32, of frames (frames, y, x), which are added in their order."""
     import cupy
 
     return _kernel("mean_frame")(frames, len(frames), cupy.empty(frames.shape[1:], cupy.float32))
@@ -50,5 +50,5 @@ def correction(data: Any, dark: Any, signal: Any) -> Any:
 
 
 def minus_log(data: Any, least: float, most: float) -> Any:
-    """Negative logarithm as float32; NaN and values below `least` count as `least`."""
+    """Negative logarithm as float32. NaN and values below `least` count as `least`."""
     return _kernel("minus_log")(data, least, most)

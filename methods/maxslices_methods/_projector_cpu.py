@@ -1,9 +1,9 @@
 """Forward projection of a slice on a CPU, and its exact transpose, by non-uniform FFTs.
 
-By the Fourier slice theorem the spectrum of a projection is the slice's on a line through the
-middle of the frequency plane. `Projector.forward` evaluates it there (FINUFFT's type 2) and
-transforms the rows back; `Projector.transpose` is the same sums the other way round (type 1), so
-that iterations which need a matched pair converge. Conventions are those of `_fbp_geometry`.
+By the Fourier slice theorem, the spectrum of a projection is the slice's spectrum on a line through
+the centre of the frequency plane. `Projector.forward` evaluates it there (FINUFFT's type 2) and
+transforms the rows back. `Projector.transpose` is the exact transpose (type 1), so iterations that
+need a matched pair converge. The conventions are those of `_fbp_geometry`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ._fbp_geometry import Lengths
 
 
 class Projector:
-    """Projects a slice to rows, and rows back to a slice.
+    """Forward projection of a slice, and its transpose.
 
     Parameters
     ----------
-    angles : numpy.ndarray
-        Radians, (angles,).
+    angles : numpy.ndarray, shape (angles,)
+        Angles in radians.
     center : float
-        Where the axis projects, in pixels counted from the centre of the first of the detector.
+        Position of the rotation axis on the detector, in pixels from the centre of the first pixel.
     size : Lengths
-        Sizes.
+        Sizes of rows and slices.
     """
 
     def __init__(self, angles: NDArray[np.float64], center: float, size: Lengths) -> None:
@@ -94,7 +94,10 @@ class Projector:
     def transpose(
         self, rows: NDArray[np.float32], subset: slice = slice(None)
     ) -> NDArray[np.float32]:
-        """Sum rows (angles of the subset, columns) along their rays; a view of own memory."""
+        """Back-project rows (angles of the subset, columns) to an image (side, side).
+
+        Returns a view of the projector's memory, which the next call overwrites.
+        """
         spectrum = self._of(subset)
         for row, waves in zip(rows, spectrum, strict=True):
             waves[...] = scipy.fft.rfft(row, self.period)
@@ -104,7 +107,7 @@ class Projector:
         return self.image.real
 
     def _of(self, subset: slice) -> NDArray[np.complex64]:
-        """Set the plans to a subset of the angles; contiguous memory for its spectrum."""
+        """Set the plans to a subset of angles, and return contiguous memory for its spectrum."""
         first, stop, step = subset.indices(len(self.phases))
         n_angles = len(range(first, stop, step))
         if (first, step) != self._chosen:
@@ -119,12 +122,12 @@ class Projector:
 
 
 def account(m: Ledger, size: Lengths, n_subsets: int) -> None:
-    """Enter the allocations of a `Projector`, FINUFFT's among them, and of its calls."""
+    """Enter the allocations of a `Projector` and of its calls, including those of FINUFFT."""
     waves = (size.n_angles, period_of(size) // 2 + 1)
     subset = (-(-size.n_angles // n_subsets), waves[1])
     m.alloc(waves, np.complex64)  # phases
     m.alloc((2, *waves), np.float32)  # positions
-    if n_subsets > 1:  # those of this subset and of the one before, without gaps
+    if n_subsets > 1:  # contiguous positions of this subset and of the previous one
         m.alloc((2, 2, *subset), np.float32)
     m.alloc(waves, np.complex64)  # spectrum
     m.alloc((size.size, size.size), np.complex64)
@@ -134,10 +137,10 @@ def account(m: Ledger, size: Lengths, n_subsets: int) -> None:
 
 
 def work_of_a_call(size: Lengths) -> int:
-    """Bytes that FINUFFT takes during a call of a `Projector`, for one of its plans at a time."""
+    """Workspace of FINUFFT in bytes during a call of a `Projector`, which executes one plan."""
     return work_bytes(size.size, size.n_angles * (period_of(size) // 2 + 1))
 
 
 def account_library(m: Ledger) -> None:
-    """Enter the pages of FINUFFT and FFTW, once for all projectors."""
+    """Enter the library pages of FINUFFT and FFTW, once for all projectors."""
     m.library(LIBRARY_BYTES, kept=True)

@@ -1,11 +1,11 @@
 """Forward projection of four slices on CUDA, and its exact transpose.
 
-A pixel seen at `s` adds to the detector's pixels around it by a hat function of the width with
-which lines along rows or columns of the slice cross it (P. M. Joseph, IEEE Trans. Med. Imaging 1,
-192 (1982)). The forward kernel sums along a ray, the transpose over the two detector pixels under
-the hat: both use the same weights, so iterations that need a matched pair converge. Four slices
-are interleaved, as for `_fbp_cuda`, and every sum has a fixed order: results are reproducible, and
-independent of the block.
+Joseph's method (IEEE Trans. Med. Imaging 1, 192 (1982)): a ray is sampled once on each row or
+column of the slice, with linear interpolation. A pixel that projects onto `s` therefore contributes
+to the detector pixels under a hat function around `s`. The forward kernel sums along a ray, and the
+transpose sums over the two detector pixels under the hat. Both use the same weights, so iterations
+that need a matched pair converge. Four slices are interleaved, as in `_fbp_cuda`. Every sum has a
+fixed order, so results are reproducible and independent of the block.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(256) forward(
     const float2* __restrict__ directions, float4* __restrict__ rows,
     int n_angles, int step, int columns, int size, float center)
 {
-    // a thread sums a ray: over rows of the image, or where it runs along them, over columns
+    // a thread sums a ray over rows of the image, or over columns if the ray is nearly horizontal
     const int s = blockIdx.x * blockDim.x + threadIdx.x;
     const int a = blockIdx.y * blockDim.y + threadIdx.y;
     if (s >= columns || a >= n_angles) return;
@@ -91,16 +91,16 @@ extern "C" __global__ void __launch_bounds__(256) transpose(
 
 
 class Projector:
-    """Projects four slices to rows, and rows back to slices.
+    """Forward projection of four slices, and its transpose.
 
     Parameters
     ----------
-    angles : numpy.ndarray
-        Radians, (angles,).
+    angles : numpy.ndarray, shape (angles,)
+        Angles in radians.
     center : float
-        Where the axis projects, in pixels counted from the centre of the first of the detector.
+        Position of the rotation axis on the detector, in pixels from the centre of the first pixel.
     size : Lengths
-        Sizes.
+        Sizes of rows and slices.
     """
 
     def __init__(self, angles: NDArray[np.float64], center: float, size: Lengths) -> None:
@@ -123,7 +123,10 @@ class Projector:
         self._run(0, grid, (image, self._image), (out,), len(out), subset)
 
     def transpose(self, rows: Any, subset: slice = slice(None)) -> Any:
-        """Sum rows (angles of the subset, columns, 4) along their rays; own memory."""
+        """Back-project rows (angles of the subset, columns, 4) to images (side, side, 4).
+
+        Returns the projector's memory, which the next call overwrites.
+        """
         grid = (-(-self.size.size // 32), -(-self.size.size // 8))
         self._run(1, grid, (rows,), (self._image,), len(rows), subset)
         return self._image

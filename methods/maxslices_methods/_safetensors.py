@@ -1,4 +1,4 @@
-"""Network weights in safetensors files, by the library of that name, without torch."""
+"""Read and write network weights in safetensors files, without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 
 def read_shapes(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
-    """Read the shapes of a file's tensors from its header, without their numbers.
+    """Read the shapes of a file's tensors from its header.
 
     Raises
     ------
@@ -38,8 +38,8 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Write tensors to a file, which is replaced if it exists."""
-    # safetensors 0.8.0 writes the memory of an array without regard to its strides.
+    """Write tensors to a file, replacing an existing file."""
+    # safetensors 0.8.0 ignores the strides of an array.
     save_file({name: np.asarray(values, order="C") for name, values in tensors.items()}, path)
 
 
@@ -49,25 +49,23 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         with safe_open(path, framework="np") as file:
             yield file
     except OSError as error:
-        # safetensors raises FileNotFoundError without an errno, so without a text in strerror.
+        # safetensors raises FileNotFoundError without errno and strerror.
         missing = isinstance(error, FileNotFoundError)
         why = "No such file or directory" if missing else error.strerror or error
         raise ValueError(f"weights cannot be read from {os.fspath(path)}: {why}") from None
     except TypeError as error:
-        raise ValueError(
-            f"{os.fspath(path)} holds numbers that NumPy has no dtype for: {error}"
-        ) from None
+        raise ValueError(f"{os.fspath(path)} has numbers without a NumPy dtype: {error}") from None
     except SafetensorError as error:
         if _is_pickle(path):
             raise ValueError(
-                f"{os.fspath(path)} is a pickle, as torch.save writes it, and reading it could run "
-                "code: load it with torch.load(path, weights_only=True) and save its tensors as "
-                "safetensors"
+                f"{os.fspath(path)} is a pickle, as written by torch.save, and reading it could "
+                "run code: load it with torch.load(path, weights_only=True) and save its tensors "
+                "as safetensors"
             ) from None
         raise ValueError(f"{os.fspath(path)} is not a safetensors file: {error}") from None
 
 
 def _is_pickle(path: str | os.PathLike[str]) -> bool:
-    """True for a file of `torch.save`: a zip archive, or a pickle of protocol 2 or later."""
+    """True for a zip archive or a pickle of protocol 2 or later, as written by `torch.save`."""
     with open(path, "rb") as file:
         return file.read(4).startswith((b"PK\x03\x04", b"\x80"))

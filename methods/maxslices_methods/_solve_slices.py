@@ -1,4 +1,4 @@
-"""Slices of a block: each solved by a thread with a projector of its own, or four on a GPU."""
+"""Iterative solution of the slices of a block: one slice per thread, or four together on a GPU."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ._threads import THREAD_BYTES, n_workers_for
 from .namespaces import on_gpu
 
 Image = Any
-"""Slice (side, side), float32; on a GPU four of them, (side, side, 4)."""
+"""Slice (side, side), float32, or four slices (side, side, 4) on a GPU."""
 Rows = Any
-"""Its projections (angles, columns), or those of the four."""
+"""Sinogram (angles, columns), float32, or four sinograms (angles, columns, 4) on a GPU."""
 Solver = Callable[[Any, Rows], Image]
 
 
@@ -39,8 +39,8 @@ def account(
 ) -> None:
     """Enter the allocations of `solved` with `n_rows` and `n_images` arrays for each slice.
 
-    Beside them are `n_passing` images, and where the images are `smoothed`, the total variation's
-    memory after these.
+    In addition there are `n_passing` temporary images and, if the images are `smoothed`, the memory
+    of the total variation after these are freed.
     """
     m.alloc(shape, dtype)
     m.alloc((size.size, shape[1], size.size), np.float32)
@@ -61,7 +61,7 @@ def account(
         smoothing = Ledger("cpu")
         if smoothed:
             _tv_cpu.account_pd(smoothing, (1, size.size, size.size))
-        m.alloc_bytes(smoothing.peak_bytes)  # while it smooths, FINUFFT has nothing
+        m.alloc_bytes(smoothing.peak_bytes)  # FINUFFT's workspace is free then
         m.library(max(0, _projector_cpu.work_of_a_call(size) - smoothing.peak_bytes))
 
 
@@ -76,7 +76,7 @@ def _account_cuda(
     for _ in range(n_rows):
         m.alloc(rows, np.float32)
     m.alloc(images, np.float32)
-    m.free(m.alloc(rows, np.bool_))  # which rays count
+    m.free(m.alloc(rows, np.bool_))  # mask of rays
     for _ in range(n_images - 1):
         m.alloc(images, np.float32)
     m.free(*[m.alloc(images, np.float32) for _ in range(n_passing)])
@@ -94,7 +94,7 @@ def solved(
     recon_mask_radius: float | None,
     solve: Solver,
 ) -> Any:
-    """Reconstruct all slices on the device of the data."""
+    """Reconstruct all slices by `solve`, on the device of the data."""
     size = lengths(data.shape, detector_pad, recon_size, recon_mask_radius)
     middle = axis_of(center, size.detector)
     radians = host_angles(angles, size.n_angles)
@@ -129,7 +129,7 @@ def _solved_on_gpu(
     outside: NDArray[np.bool_] | None,
     solve: Solver,
 ) -> Any:
-    """Four slices at a time; those that are missing in the last four are zero."""
+    """Reconstruct four slices at a time. The last group is padded with zero slices."""
     import cupy as cp
 
     n_slices, together = data.shape[1], _projector_cuda.SLICES
@@ -152,7 +152,7 @@ def _solved_on_gpu(
 
 
 def _pad_into(padded: Any, rows: Any, pad: int) -> None:
-    """Write rows into longer ones, and their edges beside them."""
+    """Copy rows into padded rows, and pad them with their edge values."""
     edge = pad + rows.shape[1]
     padded[:, pad:edge] = rows
     if pad:
@@ -161,7 +161,7 @@ def _pad_into(padded: Any, rows: Any, pad: int) -> None:
 
 
 def square(values: Any) -> Any:
-    """Sum of squares: a float, or on a GPU one for each of the four slices."""
+    """Sum of squares: a float, or on a GPU an array with the sums of four slices."""
     if on_gpu(values):
         return _squares()(values, axis=0).sum(axis=0)
     flat = values.reshape(-1)
@@ -169,7 +169,7 @@ def square(values: Any) -> Any:
 
 
 def ratio(numerator: Any, denominator: Any) -> Any:
-    """Quotient as float32; 0 where both vanish, for a slice that is solved already."""
+    """Quotient as float32, or 0 where both are 0 because a slice is already solved."""
     if on_gpu(numerator):
         is_nonzero = denominator > 0
         return (is_nonzero * numerator / (denominator + ~is_nonzero)).astype(np.float32)

@@ -13,20 +13,20 @@ from ._angles import is_stored_order
 from .namespaces import array_namespace, on_gpu
 
 SORT_CHUNK = {"cuda": 2**23, "cpu": 2**16}
-"""Pixels sorted at one time, in whole sinograms and at least one: on the CPU 0.5 MiB of 8-byte
-keys, which fit in a core's cache; on a GPU 64 MiB of them, with as much again for the sort."""
+"""Pixels sorted at a time, in whole sinograms, at least one. On a CPU these are 0.5 MiB of 8-byte
+keys, which fit in a core's cache. On a GPU they are 64 MiB, and the sort takes as much again."""
 
 SIGN = 0x80000000
-"""The sign bit of a float32."""
+"""Sign bit of a float32."""
 
 
 def sort_slices(shape: tuple[int, ...], device: str) -> int:
-    """Number of sinograms of ``shape[0] * shape[2]`` pixels that are sorted at one time."""
+    """Number of sinograms of ``shape[0] * shape[2]`` pixels that are sorted together."""
     return max(1, SORT_CHUNK[device] // (shape[0] * shape[2]))
 
 
 def account(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
-    """Enter the allocations of sorting, a median filter and sorting back, without the data."""
+    """Enter the allocations of sorting, a median filter and sorting back, excluding the data."""
     n_angles, n, width = shape
     columns = min(n, sort_slices(shape, m.device)) * width
     chunk = columns * n_angles
@@ -40,7 +40,7 @@ def account(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Non
         m.free(m.alloc(columns, np.uint64))
     m.sort([chunk], np.uint64)
     values = m.alloc(chunk, dtype)
-    # NumPy's buffers where dtypes differ or few angles are broadcast.
+    # NumPy uses buffers if dtypes differ or few angles are broadcast.
     buffer_items = min(chunk, 8192) if m.device == "cpu" else 0
     m.free(m.alloc_bytes(buffer_items * (8 + dtype.itemsize)))
     m.free(m.alloc_bytes(bits))
@@ -50,7 +50,7 @@ def account(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Non
 
 
 def _to_order(values: Any) -> Any:
-    """Turn float32 values into uint32 of the same order, in place."""
+    """Convert float32 values to uint32 of the same order, in place."""
     xp = array_namespace(values)
     values += 0.0  # makes zeros of both signs equal
     signed = values.view(xp.int32)
@@ -69,28 +69,31 @@ def _from_order(order: Any) -> Any:
 
 
 def _flip_negative(signed: Any) -> None:
-    """Flip all bits but the sign of negative numbers."""
+    """Flip all bits of negative numbers except the sign."""
     mask = signed >> 31
     mask &= SIGN - 1
     signed ^= mask
 
 
 def sort_columns(chunk: Any, order: NDArray[np.intp]) -> tuple[Any, Any]:
-    """Sort the columns of sinograms, equal values in the order of their angles.
+    """Sort the columns of sinograms, with equal values in the order of their angles.
 
-    Value and row are packed into one integer, so that a plain sort orders both. On a GPU the
-    column is packed first, so that one radix sort sorts all columns.
+    Value and row are packed into one integer, and a plain sort orders both. On a GPU, the column is
+    packed into the highest bits, so one radix sort sorts all columns.
 
     Parameters
     ----------
     chunk : array, float32 or uint16, shape (angles, slices, columns)
-    order : ndarray of int
-        Rows by angle.
+        Sinograms.
+    order : ndarray of int, shape (angles,)
+        Rows in the order of their angles.
 
     Returns
     -------
-    (array, array)
-        The sorted values and, as int64, their rows; both of shape (slices, columns, angles).
+    values : array, shape (slices, columns, angles)
+        Sorted values, in the dtype of `chunk`.
+    rows : array, int64, shape (slices, columns, angles)
+        Row of each value.
     """
     xp = array_namespace(chunk)
     n_angles, n_slices, width = chunk.shape
@@ -102,7 +105,7 @@ def sort_columns(chunk: Any, order: NDArray[np.intp]) -> tuple[Any, Any]:
     packed[...] = _to_order(values) if is_float else values
     del values
     packed <<= row_bits
-    packed |= xp.asarray(np.argsort(order).view(np.uint64))  # place of each row by angle
+    packed |= xp.asarray(np.argsort(order).view(np.uint64))  # rank of each row's angle
     if on_gpu(chunk):
         columns = xp.arange(n_slices * width, dtype=xp.uint64)
         columns <<= 32 + row_bits
@@ -115,6 +118,6 @@ def sort_columns(chunk: Any, order: NDArray[np.intp]) -> tuple[Any, Any]:
     packed &= (1 << row_bits) - 1
     rows = packed.view(xp.int64)
     if not is_stored_order(order):
-        unchecked = {} if on_gpu(chunk) else {"mode": "clip"}  # in place, which NumPy does only so
+        unchecked = {} if on_gpu(chunk) else {"mode": "clip"}  # NumPy then works in place
         xp.take(xp.asarray(order), rows, out=rows, **unchecked)
     return _from_order(values) if is_float else values, rows

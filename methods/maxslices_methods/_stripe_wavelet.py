@@ -1,14 +1,14 @@
-"""The wavelet and Fourier filter for stripes, as two matrix products.
+"""Wavelet and Fourier filter for stripes, as two matrix products.
 
-The filter of Münch transforms a sinogram into wavelet bands, and removes the low frequencies
-along the angles from each band of vertical details. What it removes is linear in the sinogram
-and separates into angles and detector: level j applies low-pass filters of both
-directions j - 1 times, then the low-pass of the angles and the high-pass of the detector.
-Bands that are high-pass along the angles are never changed, and not computed.
+The filter of Münch et al. transforms a sinogram into wavelet bands, and removes the low frequencies
+along the angles from each band of vertical details. The removed part is linear in the sinogram and
+separable into angles and detector. Level j applies the low-pass filters of both directions j - 1
+times, then the low-pass along the angles and the high-pass along the detector. Bands that are
+high-pass along the angles are unchanged and therefore not computed.
 
-Along the angles, low-pass filters and the few lowest frequencies together are one small
-matrix for all levels, `Tables.gather`; so is their inverse, `Tables.spread`. Between the two
-products a sinogram has about 200 rows, and the transforms along the detector are cheap.
+Along the angles, the low-pass filters and the few lowest frequencies of all levels form one small
+matrix, `Tables.gather`. Their inverse is `Tables.spread`. Between the two products a sinogram has
+about 200 rows, so the transforms along the detector are cheap.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ NEGLIGIBLE = 5.8
 exp(-5.8^2 / 2) = 5e-8."""
 
 WIDTHS = 64
-"""Widths of the widest coefficients in the detector's by default: wider ones hold the object. A
-level more takes 2 to 3 dB from slices without stripes (discs, 256 and 512 columns, 2026-11-28)."""
+"""Width of the detector over that of the widest default coefficients. Wider coefficients contain
+the object: slices without stripes lose 2 to 3 dB per further level (discs, 256 and 512 columns,
+2026-11-28)."""
 
 CHUNK_NUMBERS = {"cuda": 2**26, "cpu": 1}
-"""Numbers in the arrays of the sinograms that are filtered at one time: 256 MiB on a GPU. On a CPU
-one sinogram, because its result would depend on its place in a chunk, in the last bits."""
+"""Numbers in the arrays of the sinograms that are filtered together: 256 MiB on a GPU. On a CPU it
+is one sinogram, because the last bits of a result would depend on its position in a chunk."""
 
 Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Matrices and filters of the stripe filter, as arrays of the host or of the device."""
+    """Matrices and filters of the stripe filter, on the host or on a GPU."""
 
     gather: Any
     """(rows, angles) float32: low frequencies of the low-pass bands of all levels."""
     spread: Any
-    """(angles, rows) float32: the inverse of `gather`, for what is removed."""
+    """(angles, rows) float32: the inverse of `gather`, for the removed part."""
     counts: tuple[int, ...]
     """Rows of each level, finest first."""
     reflected: tuple[Any, ...]
@@ -98,7 +99,7 @@ def _wavelet(wname: str) -> Any:
 
 
 def level_count(n_angles: int, width: int, level: int | None) -> int:
-    """Number of levels: as given, or as many as fit a detector of this width."""
+    """Number of levels: `level`, or by default as many as `WIDTHS` allows for this width."""
     most = max(1, math.ceil(math.log2(max(n_angles, width))))
     if level is None:
         return max(1, (width // WIDTHS).bit_length() - 1)
@@ -128,7 +129,7 @@ def row_counts(angle_lengths: tuple[int, ...], sigma: float) -> tuple[int, ...]:
 def chunk_slices(
     device: str, n_angles: int, width: int, sigma: float, wname: str, levels: int, pad: int
 ) -> int:
-    """Number of sinograms filtered at one time, at least one."""
+    """Number of sinograms that are filtered together, at least one."""
     taps = filter_length(wname)
     n_rows = sum(row_counts(lengths(n_angles + 2 * pad, taps, levels), sigma))
     numbers = n_angles * width + n_rows * (width + lengths(width, taps, 1)[1] * taps)
@@ -140,8 +141,8 @@ def make_tables(
 ) -> Tables:
     """Compute the tables for sinograms of (n_angles, width), on the host.
 
-    The angles are continued by `pad` mirrored ones on either side: the matrices are those of the
-    longer sinogram, with the columns of one angle added up, and without the rows beyond its ends.
+    The sinogram is padded by `pad` mirrored angles at both ends. The matrices are those of the
+    padded sinogram, with the columns of the same angle summed and the rows of the padding removed.
     """
     wavelet = _wavelet(wname)
     taps = int(wavelet.dec_len)
@@ -178,7 +179,7 @@ def make_tables(
 
 
 cached_tables = lru_cache(maxsize=4)(make_tables)
-"""`make_tables` with a cache: on a GPU a block can take less time than its tables."""
+"""`make_tables` with a cache. On a GPU, filtering a block can be faster than computing tables."""
 
 
 def _low_frequencies(length: int, count: int, sigma: float) -> tuple[Float64, Float64]:
@@ -194,9 +195,9 @@ def _low_frequencies(length: int, count: int, sigma: float) -> tuple[Float64, Fl
 
 
 def _reflected(size: int, taps: int) -> NDArray[np.int64]:
-    """Indices of the samples that each coefficient of `size` samples reads, tap by tap.
+    """Indices of the samples that each coefficient of `size` samples reads, for each tap.
 
-    Beyond its ends the signal is mirrored, the last sample twice.
+    The signal is mirrored at its ends, and the last sample is repeated.
     """
     place = 2 * np.arange((size + taps - 1) // 2)[:, None] + 1 - np.arange(taps)
     place %= 2 * size
@@ -230,7 +231,7 @@ def _synthesis(columns: Float64, low: Float64, size: int) -> Float64:
 
 
 def _folded(columns: Float64, pad: int) -> Float64:
-    """Add the rows of mirrored angles, `pad` on either side, to those that they mirror."""
+    """Add the rows of the `pad` mirrored angles at both ends to the rows that they mirror."""
     inner = columns[pad:-pad].copy()
     inner[1 : pad + 1] += columns[pad - 1 :: -1]
     inner[-pad - 1 : -1] += columns[: -pad - 1 : -1]
@@ -238,7 +239,7 @@ def _folded(columns: Float64, pad: int) -> Float64:
 
 
 def _even_and_odd(synthesis_filter: Float64) -> NDArray[np.float32]:
-    """Taps that make even samples and those that make odd ones, (taps / 2, 2)."""
+    """Taps of even samples and of odd samples, as columns (taps / 2, 2)."""
     return synthesis_filter[::-1].reshape(-1, 2)[:, ::-1].astype(np.float32)
 
 
@@ -248,7 +249,7 @@ def stripes_into(block: Any, tables: Tables) -> None:
     Parameters
     ----------
     block : array, float32, shape (angles, slices, detector), C-contiguous
-        Overwritten by what the filter removes.
+        Overwritten by the removed part.
     tables : Tables
         On the same device.
     """
@@ -335,7 +336,7 @@ def account(
 def account_tables(
     m: Ledger, n_angles: int, sigma: float, wname: str, levels: int, pad: int
 ) -> None:
-    """Enter the allocations of `make_tables` on the host before there is a result."""
+    """Enter the allocations of `make_tables` on the host."""
     taps = filter_length(wname)
     angles = lengths(n_angles + 2 * pad, taps, levels)
     counts = row_counts(angles, sigma)

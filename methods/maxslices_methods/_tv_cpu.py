@@ -1,7 +1,7 @@
 """Total variation on a CPU: iterations sweep the volume plane by plane, in place.
 
-The update of a plane needs only the old planes beside it, so scratch is a few planes, which stay
-in the processor's cache where planes are small.
+The update of a plane needs only the old values of the neighbouring planes. The scratch is therefore
+a few planes, which stay in the processor's cache if they are small.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from maxslices.core.ledger import Ledger
 Array = NDArray[np.float32]
 
 SMALL = np.float32(1e-8)
-"""Added under the root, so that the length of a gradient is not 0 in a flat region."""
+"""Added to the squared length of a gradient, which would be 0 in a flat region."""
 BUFFER_ITEMS = 8192
-"""Items of NumPy's buffer (``np.getbufsize()``) for an operand with gaps between its rows."""
+"""Items in NumPy's buffer (``np.getbufsize()``) for an operand with gaps between its rows."""
 SMALL_BYTES = 2**13
 """Bytes of Python objects besides the arrays."""
 
@@ -26,7 +26,7 @@ SMALL_BYTES = 2**13
 def rof(
     source: Array, strength: float | np.float32, iterations: int, step: float | np.float32
 ) -> Array:
-    """Smooth a volume by `iterations` explicit steps; see `total_variation_rof`."""
+    """Smooth a volume by `iterations` explicit steps, as `total_variation_rof`."""
     volume = source.copy()
     _, rows, columns = volume.shape
     below, here, above = (np.empty((rows + 2, columns + 2), np.float32) for _ in range(3))
@@ -38,7 +38,7 @@ def rof(
     for _ in range(iterations):
         _pad(volume[0], here)
         below[...] = here
-        across[...] = 0  # flow over the face to the plane before
+        across[...] = 0  # flow across the face to the previous plane
         for z in range(last + 1):
             if z < last:
                 _pad(volume[z + 1], above)
@@ -72,7 +72,7 @@ def _account_buffers(m: Ledger, shape: tuple[int, int, int]) -> None:
 
 
 def _pad(plane: Array, out: Array) -> None:
-    """Copy a plane with its edges doubled, so that differences over the border are 0."""
+    """Copy a plane with its edges repeated, which makes differences across the border 0."""
     out[1:-1, 1:-1] = plane
     out[0, 1:-1], out[-1, 1:-1] = plane[0], plane[-1]
     out[:, 0], out[:, -1] = out[:, 1], out[:, -2]
@@ -83,7 +83,7 @@ def _divergence(
 ) -> None:
     """Write the divergence of the normalised gradient in the middle plane.
 
-    `across` holds the flow into the plane from the one before, and then the flow out of it.
+    `across` holds the flow from the previous plane, and is overwritten by the flow to the next one.
     """
     rows, columns = out.shape
     # along x: faces from the left border to the right one
@@ -151,7 +151,7 @@ def primal_dual(
     isotropic: bool,
     nonnegativity: bool,
 ) -> Array:
-    """Smooth a volume by `iterations` of Chambolle and Pock; see `total_variation_pd`."""
+    """Smooth a volume by `iterations` primal-dual steps, as `total_variation_pd`."""
     volume = source.copy()
     ahead = source.copy()
     dual = [np.zeros_like(source) for _ in range(3)]
@@ -199,7 +199,7 @@ def account_pd(m: Ledger, shape: tuple[int, int, int]) -> None:
 
 
 def _climb(planes: list[Array], ahead: Array, z: int, sigma: Any, work: Array) -> None:
-    """Add the step's gradient of plane `z` to the dual planes (along z, y, x)."""
+    """Add `sigma` times the gradient of plane `z` to the dual planes (along z, y, x)."""
     plane = ahead[z]
     if z + 1 < len(ahead):
         np.subtract(ahead[z + 1], plane, out=work)
@@ -216,7 +216,7 @@ def _climb(planes: list[Array], ahead: Array, z: int, sigma: Any, work: Array) -
 
 
 def _shorten(planes: list[Array], length: Array, square: Array) -> None:
-    """Scale the dual vectors that are longer than 1 to 1."""
+    """Scale dual vectors longer than 1 to length 1."""
     np.multiply(planes[0], planes[0], out=length)
     for plane in planes[1:]:
         np.multiply(plane, plane, out=square)

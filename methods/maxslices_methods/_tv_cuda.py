@@ -17,8 +17,8 @@ __device__ float minmod(float a, float b)
     return fmaxf(fminf(a, b), fminf(fmaxf(a, b), 0.0f));
 }
 
-// the forward difference along the first pair over the length of the gradient; every
-// neighbour beyond a border is given as the voxel itself
+// the forward difference along the first pair divided by the length of the gradient.
+// Neighbours beyond a border are passed as the voxel itself
 __device__ float flow(float at, float ahead, float a1, float b1, float a2, float b2)
 {
     const float d = ahead - at;
@@ -109,11 +109,11 @@ extern "C" __global__ void primal_step(
 
 THREADS = 128
 MAX_GRID = 65535
-"""CUDA's limit for the grid's second and third axes; kernels loop over more planes."""
+"""CUDA's limit for the second and third axes of a grid. Kernels loop over further planes."""
 
 
 def rof(source: Any, strength: float, iterations: int, step: float) -> Any:
-    """Smooth a volume by `iterations` explicit steps; see `total_variation_rof`."""
+    """Smooth a volume by `iterations` explicit steps, as `total_variation_rof`."""
     import cupy as cp
 
     source = cp.ascontiguousarray(source)
@@ -144,7 +144,7 @@ def primal_dual(
     isotropic: bool,
     nonnegativity: bool,
 ) -> Any:
-    """Smooth a volume by `iterations` of Chambolle and Pock; see `total_variation_pd`."""
+    """Smooth a volume by `iterations` primal-dual steps, as `total_variation_pd`."""
     import cupy as cp
 
     source = cp.ascontiguousarray(source)

@@ -1,8 +1,9 @@
 """The U-Net of `denoise_unet`: a small network, applied tile by tile.
 
-Ronneberger, Fischer and Brox (MICCAI 2015), smaller: averages in place of maxima, nearest
-neighbours on the way up, and the output of the last convolution is subtracted from the input. All
-layers have a finite receptive field, so that tiles give the result of the whole image.
+A smaller version of the network of Ronneberger, Fischer and Brox (MICCAI 2015). It downsamples by
+averages instead of maxima and upsamples by nearest neighbours, and the output of the last
+convolution is subtracted from the input. All layers have a finite receptive field, so the result of
+tiles is that of the whole image.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ Weights = Mapping[str, torch.Tensor]
 
 
 def new_weights(size: UNetShape, mean: float, scale: float) -> dict[str, torch.Tensor]:
-    """Random weights to begin training with, for data of this mean and standard deviation.
+    """Random initial weights for data with this mean and standard deviation.
 
-    The last layer is 0, so that the untrained network leaves images unchanged.
+    The last layer is 0, so the untrained network returns images unchanged.
     """
     by_name = {}
     for name, shape in size.weights().items():
@@ -36,7 +37,7 @@ def new_weights(size: UNetShape, mean: float, scale: float) -> dict[str, torch.T
 
 
 def denoise(weights: Weights, size: UNetShape, images: torch.Tensor) -> torch.Tensor:
-    """Remove the noise of images (n, 1, y, x) whose sides are multiples of ``size.step``."""
+    """Denoise images (n, 1, y, x) whose sides are multiples of ``size.step``."""
     names = iter(size.convolutions())
 
     def convolved(x: torch.Tensor) -> torch.Tensor:
@@ -68,7 +69,7 @@ def save_weights(weights: Weights, path: str) -> None:
 def load_weights(
     path: str, device: torch.device | str = "cpu"
 ) -> tuple[dict[str, torch.Tensor], UNetShape]:
-    """Read weights from a file to a device, as float32, and the size of their network.
+    """Read weights as float32 from a file to a device, with the size of their network.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def load_weights(
     on_cpu = torch.device(device).type == "cpu"
     weights = {}
     for name, each in tensors.items():
-        # With channels last oneDNN writes its result without another copy.
+        # With channels last, oneDNN writes its result without another copy.
         order = torch.channels_last if on_cpu and each.ndim == 4 else torch.preserve_format
         weights[name] = torch.from_numpy(each).to(
             device, torch.float32, copy=True, memory_format=order
@@ -91,10 +92,10 @@ def load_weights(
 def denoise_slice(
     weights: Weights, size: UNetShape, plane: torch.Tensor, out: torch.Tensor, tile: int
 ) -> None:
-    """Remove the noise of a slice, tile by tile.
+    """Denoise a slice tile by tile.
 
-    All tiles have one shape, and the slice is mirrored beyond its edges, so that the result
-    depends on nothing but the slice.
+    All tiles have the same shape, and the slice is mirrored at its edges. The result depends only
+    on the slice.
     """
     rows, columns = plane.shape
     tall, wide = size.tile_dims((rows, columns), tile)

@@ -1,4 +1,4 @@
-"""The U-Net of `denoise_unet` without torch: weights, receptive field and memory."""
+"""Weights, receptive field and memory of the U-Net of `denoise_unet`, without torch."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from ._safetensors import read_shapes
 
 Shapes = dict[str, tuple[int, ...]]
 LARGE_BYTES, SPARE_BYTES = 2**20, 2**19
-"""From `LARGE_BYTES` on, torch's allocator may hand out a block that is larger by up to 1 MiB (it
-is not split, see `maxslices.core.allocators`): `SPARE_BYTES` on average."""
+"""For requests above `LARGE_BYTES`, torch's allocator may return an unsplit block with up to 1 MiB
+to spare (see `maxslices.core.allocators`), `SPARE_BYTES` on average."""
 UNFOLDED_ITEMS = 20480
-"""Largest image that torch convolves on a CPU by unfolding it; larger ones go to oneDNN."""
+"""Items of the largest image that torch convolves on a CPU by unfolding it. oneDNN convolves larger
+images."""
 
 
 @dataclass(frozen=True, slots=True)
 class UNetShape:
-    """A U-Net's size; two 3x3 convolutions at each level on either side."""
+    """Size of a U-Net with two 3x3 convolutions at each level, on the way down and up."""
 
     channels: int
-    """Channels at full resolution; twice as many at each level below."""
+    """Number of channels at full resolution. It doubles at each further level."""
     levels: int
-    """Resolutions: the pixels of the lowest are ``step`` wide."""
+    """Number of resolutions. A pixel of the lowest is ``step`` pixels wide."""
 
     @property
     def step(self) -> int:
-        """Number of which the sides of an input are multiples."""
+        """Pixels of which the sides of an input must be multiples."""
         return int(2 ** (self.levels - 1))
 
     @property
     def halo(self) -> int:
-        """Pixels around a tile that affect it; a multiple of `step`."""
+        """Pixels around a tile that affect its result, rounded up to a multiple of `step`."""
         down: int = 2 * (2**self.levels - 1)
         up: int = 2 * (2 ** (self.levels - 1) - 1)
         return (-(-(down + up) // self.step) + 1) * self.step
@@ -80,8 +81,8 @@ def shape_of_file(path: str) -> UNetShape:
     Raises
     ------
     ValueError
-        If the file is missing, is not a safetensors file, or holds the weights of another model;
-        the text names the first names and shapes that differ.
+        If the file is missing, is not a safetensors file, or has the weights of another model. The
+        message lists the first names and shapes that differ.
     """
     try:
         changed = os.stat(path).st_mtime_ns
@@ -97,7 +98,7 @@ def _shape_of_file(path: str, changed: int) -> UNetShape:
 
 
 def shape_of_weights(shapes: Shapes, where: str) -> UNetShape:
-    """Size of the U-Net that has these weights; see `shape_of_file`."""
+    """Size of the U-Net that has weights of these shapes, as `shape_of_file`."""
     levels = 1
     while f"down.{levels}.0.weight" in shapes:
         levels += 1
@@ -105,22 +106,19 @@ def shape_of_weights(shapes: Shapes, where: str) -> UNetShape:
     size = UNetShape(int(first[0]) if first else 16, levels)
     wanted = size.weights()
     faults = [
-        f"{name} is {_text(shapes[name])} in place of {_text(shape)}"
+        f"{name} is {_text(shapes[name])} instead of {_text(shape)}"
         if name in shapes
         else f"{name} {_text(shape)} is missing"
         for name, shape in wanted.items()
         if shapes.get(name) != shape
     ]
     faults += [
-        f"{name} {_text(shape)} is not known"
-        for name, shape in shapes.items()
-        if name not in wanted
+        f"{name} {_text(shape)} is unknown" for name, shape in shapes.items() if name not in wanted
     ]
     if faults:
         more = f", and {len(faults) - 3} more" if len(faults) > 3 else ""
         raise ValueError(
-            f"{where} holds the weights of another model than denoise_unet's: "
-            f"{', '.join(faults[:3])}{more}"
+            f"{where} does not have the weights of denoise_unet: {', '.join(faults[:3])}{more}"
         )
     return size
 
@@ -130,7 +128,7 @@ def _text(shape: tuple[int, ...]) -> str:
 
 
 def account(m: Ledger, size: UNetShape, dims: tuple[int, int], tile: int) -> None:
-    """Enter the allocations of the network for a slice, weights included; all are freed."""
+    """Enter the allocations of the network for a slice, including the weights, and free them."""
     held = [m.alloc(shape, np.float32) for shape in size.weights().values()]
     tall, wide = (n + 2 * size.halo for n in size.tile_dims(dims, tile))
 
@@ -179,8 +177,8 @@ def account(m: Ledger, size: UNetShape, dims: tuple[int, int], tile: int) -> Non
 def alloc_tensor(m: Ledger, shape: tuple[int, ...]) -> Any:
     """Enter a tensor of float32.
 
-    On a GPU torch hands out up to 1 MiB more than a large tensor asks for, where no more than
-    that was left of a block.
+    On a GPU, a large tensor may occupy up to 1 MiB more than its size, because torch does not split
+    off smaller remainders of a block.
     """
     allocation = m.alloc(shape, np.float32)
     if m.device == "cuda" and allocation.n_bytes > LARGE_BYTES:

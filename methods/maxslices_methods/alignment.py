@@ -1,4 +1,4 @@
-"""Correction of projections for the distortion of a lens."""
+"""Correction of projections for lens distortion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Mode = Literal[
     "constant", "nearest", "mirror", "reflect", "wrap", "grid-mirror", "grid-wrap", "grid-constant"
 ]
 SMALL_BYTES = 2**14
-"""Bytes of Python objects and of rows of values, which count where the data are small."""
+"""Bytes of Python objects and of rows of values, which matter for small data."""
 
 
 @from_ledger
@@ -27,13 +27,13 @@ def _distortion_bytes(
 ) -> None:
     frame = shape[1:]
     m.alloc(shape, dtype)
-    if m.device == "cuda":  # it works on the host
+    if m.device == "cuda":  # computed on the host
         m.alloc(shape, dtype)
         return
     m.alloc_bytes(SMALL_BYTES)
     radius = m.alloc((3, *frame), np.float64)  # with its polynomial
     m.free(radius)
-    m.alloc((2, *frame), np.float32)  # where each pixel comes from
+    m.alloc((2, *frame), np.float32)  # source position of each pixel
     scaled = m.alloc((3, *frame), np.float64)
     m.free(scaled)
     m.alloc(shape, dtype)
@@ -54,7 +54,7 @@ def _check(
     if not 0 <= order <= 5:
         raise ValueError(f"order must be from 0 to 5, not {order}")
     if list(step_xy) != [1, 1]:
-        raise ValueError(f"step_xy must be [1, 1]: every pixel is needed; it is {step_xy!r}")
+        raise ValueError(f"step_xy must be [1, 1], because every pixel is needed, not {step_xy!r}")
 
 
 @method(
@@ -77,41 +77,41 @@ def distortion_correction_proj_discorpy(
     mode: Mode = "constant",
     detector_start: tuple[int, int] = (0, 0),
 ) -> Any:
-    """Undo the distortion of a lens, by Discorpy's backward model. It works on the CPU.
+    """Correct the distortion of a lens by the backward model of Discorpy, on the CPU.
 
     Parameters
     ----------
     data : array
-        Projections (angles, detector_y, detector_x), any real dtype.
+        Projections, shape (angles, detector_y, detector_x), of any real dtype.
     metadata_path : str, optional
-        Text file of Discorpy, whose lines end in the centre's column, its row and the
-        coefficients; it goes before the three parameters below.
+        Text file of Discorpy. The last words of its lines are the column of the centre, its row,
+        and the coefficients. It overrides the next three parameters.
     xcenter, ycenter : float, optional
-        Column and row of the distortion's centre, on the whole detector.
+        Column and row of the centre of the distortion, in pixels on the whole detector.
     list_fact : list of float, optional
         Coefficients of the polynomial.
     shift_xy : list of int, optional
-        Column and row of the detector at which the data start; by default those of the loader's
+        Column and row of the detector at which the data start. By default, those of the loader's
         preview.
     step_xy : list of int
-        [1, 1]: every pixel is needed.
+        Must be [1, 1], because every pixel is needed.
     order : int
         Order of the splines, from 0 to 5.
     mode : str
-        What lies beyond the edges, as in `scipy.ndimage.map_coordinates`.
+        Extension beyond the edges, as in `scipy.ndimage.map_coordinates`.
     detector_start : tuple of int
-        Row and column of the preview; filled in where the method runs in a pipeline.
+        First row and column of the preview; supplied by the runner.
 
     Returns
     -------
     array
-        Of the same shape and dtype.
+        Corrected projections, of the same shape and dtype.
 
     Raises
     ------
     ValueError
-        If neither the file nor all of centre and coefficients are given, or a parameter is out
-        of range.
+        If neither the file nor the centre and the coefficients are passed, or a parameter is out of
+        range.
 
     References
     ----------
@@ -135,7 +135,7 @@ def distortion_correction_proj_discorpy(
 def _places(
     frame: tuple[int, ...], xcenter: float, ycenter: float, factors: Sequence[float]
 ) -> np.ndarray:
-    """Row and column that each pixel comes from, (2, rows, columns) float32."""
+    """Row and column of the source of each pixel, shape (2, rows, columns), float32."""
     rows, columns = frame
     y = (np.arange(rows) - ycenter)[:, None]
     x = (np.arange(columns) - xcenter)[None, :]
@@ -151,7 +151,7 @@ def _places(
 def _lens(
     xcenter: float | None, ycenter: float | None, list_fact: Sequence[float] | None
 ) -> tuple[float, float, Sequence[float]]:
-    """Center and coefficients; ValueError if one of them is missing."""
+    """Centre and coefficients of the distortion. ValueError if one of them is missing."""
     if xcenter is None or ycenter is None or not list_fact:
         raise ValueError("give metadata_path, or all of xcenter, ycenter and list_fact")
     return xcenter, ycenter, list_fact
@@ -163,13 +163,13 @@ def _coefficients(path: str) -> tuple[float, float, list[float]]:
     Raises
     ------
     ValueError
-        If it cannot be read, or has no numbers at the ends of its lines.
+        If it cannot be read, or its lines do not end in numbers.
     """
     try:
         lines = [line.split() for line in Path(path).read_text().splitlines() if line.strip()]
         x, y, *factors = (float(words[-1]) for words in lines)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"metadata_path: {path} is no file of Discorpy, whose lines end in numbers: {error}"
+            f"metadata_path: {path} is not a file of Discorpy, whose lines end in numbers: {error}"
         ) from None
     return x, y, factors

@@ -27,7 +27,7 @@ LEAST_COLUMNS = 8
 LEAST_NOISE = 1e-6
 """Least noise with which stripes are compared: without noise every column would be a stripe."""
 SMALL_BYTES = 2**17
-"""Bytes of NumPy's buffers, rows of values and Python objects; they matter for small data."""
+"""Bytes of NumPy's buffers, rows of values and Python objects, which matter for small data."""
 
 
 @from_ledger
@@ -35,7 +35,7 @@ def _all_stripe_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[An
     n_angles, n_slices, width = shape
     m.alloc(shape, dtype)
     m.alloc(shape, np.float32)
-    if m.device == "cuda":  # it works on the host
+    if m.device == "cuda":  # computed on the host
         return
     m.alloc_bytes(SMALL_BYTES)
     for _ in range(n_workers_for(n_slices)):
@@ -91,8 +91,8 @@ def remove_all_stripe(
     normalize : bool
         Whether each column is divided by its factor before large stripes are replaced.
     angles : array, shape (angles,), optional
-        Angles in radians. Projections are filtered in the order of their angles; by default as
-        stored.
+        Angles in radians. Projections are filtered in the order of their angles, or by default in
+        storage order.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def remove_all_stripe(
 
 
 def _interpolate_dead(sinogram: Sinogram, snr: float, size: int) -> None:
-    """Interpolate columns that fluctuate far more than those around, or not at all, in place."""
+    """Interpolate columns in place that fluctuate not at all, or far more than their neighbours."""
     change = scipy.ndimage.uniform_filter1d(sinogram, SMOOTHED_ANGLES, axis=0)
     np.subtract(sinogram, change, out=change)
     np.abs(change, out=change)
@@ -156,7 +156,7 @@ def _interpolate_dead(sinogram: Sinogram, snr: float, size: int) -> None:
 
 
 def _replace_large(sinogram: Sinogram, snr: float, size: int, normalize: bool) -> None:
-    """Replace columns that are brighter or darker than those around, in place."""
+    """Replace columns that are brighter or darker than their neighbours, in place."""
     n_dropped = int(0.5 * DROPPED * len(sinogram))
     order = np.argsort(sinogram, axis=0, kind="stable")
     values = np.take_along_axis(sinogram, order, axis=0)
@@ -194,10 +194,10 @@ def _ratio(values: NDArray[Any], around: NDArray[Any]) -> NDArray[Any]:
 
 
 def _stripes(values: NDArray[Any], snr: float) -> NDArray[np.bool_]:
-    """Columns that are stripes, one more on either side (algorithm 4).
+    """Columns of stripes, widened by one on either side (algorithm 4).
 
-    The middle half of the sorted values is nearly a line. What lies beyond its ends by more than
-    `snr` times half its rise is a stripe.
+    The middle half of the sorted values is nearly a line. Values beyond its ends by more than `snr`
+    times half its rise are stripes.
     """
     if len(values) < LEAST_COLUMNS:
         return np.zeros(len(values), np.bool_)

@@ -1,4 +1,4 @@
-"""Projections by angle: sorted, and means of neighbours."""
+"""Sort projections by angle, and average neighbouring projections."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .namespaces import array_namespace
 logger = logging.getLogger(__name__)
 
 WIDE = 3.0
-"""Steps of more than this many typical ones are gaps across which means blur: one of two steps, in
-uneven scans, does not."""
+"""A step of more than this multiple of the typical step is a gap, and a mean across it is blurred.
+A mean across two typical steps, as in uneven scans, is not."""
 SMALL_BYTES = 2**16
-"""Bytes of NumPy's buffers for a mean, which count where the data are small."""
+"""Bytes of NumPy's buffers for a mean, which matter for small data."""
 
 
 @from_ledger
@@ -42,23 +42,23 @@ def _sorted_angles(angles: NDArray[Any]) -> NDArray[Any]:
     gives="same",
 )
 def sort_by_angle(data: Any, angles: Any) -> Any:
-    """Sort projections by angle, for methods that take them as they are stored.
+    """Sort projections by angle, for methods that use them in storage order.
 
-    Methods of this package do not need it: they take projections by angle themselves.
+    Methods of this package do not need it, because they sort by angle themselves.
 
     Parameters
     ----------
     data : array
-        Sinograms (angles, slices, detector_x) of any real dtype.
-    angles : array
-        Angles in radians, (angles,).
+        Sinograms, shape (angles, slices, detector_x), of any real dtype.
+    angles : array, shape (angles,)
+        Angles in radians.
 
     Returns
     -------
     array
-        Of the same shape and dtype. Where a stage turned one way the order does not change;
-        otherwise projections are in the order of their angles within one turn, from the largest
-        gap on.
+        Sorted sinograms, of the same shape and dtype. If the stage turned in one direction, the
+        order is unchanged. Otherwise projections are in the order of their angles within one turn,
+        starting after the largest gap.
 
     Raises
     ------
@@ -94,15 +94,15 @@ def _averaging_bytes(
     n_means = _averaged_dims((n_angles, width), projection_averaging_factor)[0]
     m.alloc(shape, dtype)
     m.alloc((n_means, n_slices, width), dtype)
-    m.alloc((n_slices, width), np.float32)  # one mean, before it is rounded
+    m.alloc((n_slices, width), np.float32)  # one mean before rounding
     if m.device == "cpu":
         m.alloc_bytes(SMALL_BYTES)
     else:
-        m.alloc((n_slices, width), np.float32)  # its sum, which CuPy divides into another array
+        m.alloc((n_slices, width), np.float32)  # its sum: CuPy divides it into a new array
 
 
 def _averaged_angles(angles: NDArray[Any], projection_averaging_factor: int = 2) -> NDArray[Any]:
-    """Mean angle of each group of neighbours; the last group may be smaller."""
+    """Mean angle of each group of neighbours. The last group may be smaller."""
     angles = np.unwrap(angles[angle_table(angles).order])  # of 359 and 1 degree the mean is 360
     starts = range(0, len(angles), projection_averaging_factor)
     groups = [angles[i : i + projection_averaging_factor] for i in starts]
@@ -120,25 +120,25 @@ def _averaged_angles(angles: NDArray[Any], projection_averaging_factor: int = 2)
 def average_projection_frames(
     data: Any, projection_averaging_factor: int = 2, angles: Any = None
 ) -> Any:
-    """Replace each group of neighbouring projections by their mean, and their angles by the mean.
+    """Average groups of neighbouring projections, and their angles.
 
-    The result is in the order of the angles.
+    The result is sorted by angle.
 
     Parameters
     ----------
     data : array
-        Sinograms (angles, slices, detector_x) of any real dtype.
+        Sinograms, shape (angles, slices, detector_x), of any real dtype.
     projection_averaging_factor : int
-        Projections in a group; the last group may be smaller.
-    angles : array, optional
-        Angles in radians, (angles,): neighbours are those next in angle; without, as stored. A
-        warning is logged for groups across a gap.
+        Number of projections in a group. The last group may be smaller.
+    angles : array, shape (angles,), optional
+        Angles in radians, by which projections are neighbours. By default, neighbours in storage
+        order are averaged. A warning is logged for groups across a gap.
 
     Returns
     -------
     array
-        Shape (groups, slices, detector_x), of the same dtype; means of integers are cut to
-        integers, as in httomolibgpu.
+        Means, shape (groups, slices, detector_x), of the same dtype. Means of integers are
+        truncated, as in httomolibgpu.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def average_projection_frames(
 
 
 def _warn_of_gaps(table: AngleTable, step: int) -> None:
-    """Log a warning if projections on both sides of a gap are in one group."""
+    """Log a warning if a group has projections on both sides of a gap."""
     group_of = np.empty(len(table.order), np.intp)
     group_of[table.order] = np.arange(len(table.order)) // step
     for before, after, degrees in table.gaps:

@@ -71,7 +71,7 @@ def median_filter(data: Any, kernel_size: KernelSize = 3) -> Any:
 
 def _check_dif(dif: float) -> None:
     if not dif > 0:
-        raise ValueError(f"dif must be above 0, not {dif!r}: it is in the unit of the data")
+        raise ValueError(f"dif must be above 0, in the unit of the data, not {dif!r}")
 
 
 @method(
@@ -99,8 +99,7 @@ def remove_outlier(data: Any, kernel_size: KernelSize = 3, dif: float = 1000.0) 
     Returns
     -------
     array
-        Same shape and dtype. Edges and NaN are treated as in `median_filter`; NaN is always
-        replaced.
+        Same shape and dtype. Edges are treated as in `median_filter`. NaN is always replaced.
 
     Raises
     ------
@@ -117,7 +116,7 @@ def _filtered(data: Any, kernel_size: int, dif: float | None) -> Any:
         raise ValueError(f"kernel_size must be one of {valid}, not {kernel_size!r}")
     if str(data.dtype) not in DTYPES:
         raise ValueError(
-            f"medians are of {', '.join(DTYPES)} data, not of {data.dtype}: put them after a "
+            f"medians need {', '.join(DTYPES)} data, not {data.dtype}: put this step after a "
             "method that makes float32, such as minus_log, or save the scan as float32"
         )
     out = array_namespace(data).empty(data.shape, dtype=data.dtype)

@@ -1,8 +1,8 @@
-"""Noise removal that keeps edges: total variation in three dimensions.
+"""Denoising that preserves edges: total variation in three dimensions.
 
-An iteration carries information by one voxel along every axis, so a block needs a halo of as many
-slices as there are iterations; its result then does not depend on the block. The defaults are
-therefore tens of iterations and not thousands.
+An iteration propagates information by one voxel along every axis. With a halo of one slice per
+iteration, a result does not depend on its block. The defaults are therefore tens of iterations
+rather than thousands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import _tv_cpu, _tv_cuda
 from .namespaces import on_gpu
 
 LEAST_GRADIENT = 1e-4
-"""Least length of a gradient that a difference is divided by: the root of 1e-8."""
+"""Least length of a gradient as a divisor: the square root of 1e-8."""
 
 
 def _halo(iterations: int) -> int:
@@ -48,23 +48,23 @@ def pd_bytes(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> No
 def check_rof(
     regularisation_parameter: float, iterations: int, time_marching_parameter: float | None
 ) -> None:
-    """Check values of `total_variation_rof`; ValueError if one is out of range."""
+    """Raise ValueError if a parameter of `total_variation_rof` is out of range."""
     _require_positive(regularisation_parameter=regularisation_parameter, iterations=iterations)
     if time_marching_parameter is not None:
         _require_positive(time_marching_parameter=time_marching_parameter)
 
 
 def stable_step(regularisation_parameter: float) -> float:
-    """Largest step of `total_variation_rof` that cannot oscillate.
+    """Largest step of `total_variation_rof` without oscillation.
 
-    One over the Lipschitz constant of the descent: 1 for the squared change, and in three
-    dimensions 12 times the strength over the least length of a gradient.
+    The reciprocal of the Lipschitz constant of the gradient: 1 for the squared change, plus 12
+    times the strength over the least length of a gradient in three dimensions.
     """
     return 1 / (1 + 12 * regularisation_parameter / LEAST_GRADIENT)
 
 
 def check_pd(regularisation_parameter: float, iterations: int, lipschitz_const: float) -> None:
-    """Check values of `total_variation_pd`; ValueError if one is out of range."""
+    """Raise ValueError if a parameter of `total_variation_pd` is out of range."""
     _require_positive(
         regularisation_parameter=regularisation_parameter,
         iterations=iterations,
@@ -92,21 +92,21 @@ def total_variation_rof(
     iterations: int = 30,
     time_marching_parameter: float | None = None,
 ) -> Any:
-    """Smooth a volume by descent on its total variation (Rudin, Osher and Fatemi).
+    """Denoise a volume by gradient descent on its total variation (Rudin, Osher and Fatemi).
 
     Parameters
     ----------
     data : array
-        A volume (angles, detector_y, detector_x) of any real dtype.
+        Volume, shape (angles, detector_y, detector_x), of any real dtype.
     regularisation_parameter : float
-        Strength, over 0: the weight of the total variation beside half of the squared change.
+        Weight of the total variation relative to half of the squared change, above 0.
     iterations : int
-        Steps, and also the slices that a block needs on either side.
+        Number of iterations, and of halo slices on either side of a block.
     time_marching_parameter : float
-        Size of a step, over 0. Larger steps come further in as many iterations; one too large
-        for the strength oscillates. By default the largest that cannot: 30 iterations then come to
-        1 % of the minimum for strengths up to 2e-5. Stronger smoothing needs more of them:
-        `total_variation_pd` comes further.
+        Step size, above 0. Larger steps converge in fewer iterations, but too large a step
+        oscillates. The default is the largest step that cannot oscillate. With it, 30 iterations
+        come within 1 % of the minimum for weights up to 2e-5. Larger weights need more iterations,
+        for which `total_variation_pd` converges faster.
 
     Returns
     -------
@@ -120,10 +120,10 @@ def total_variation_rof(
 
     Notes
     -----
-    The explicit scheme of Rudin, Osher and Fatemi (Physica D 60, 259, 1992) in 3D, as
-    CCPi-Regularisation has it: a forward difference along each axis is divided by the length of
-    a gradient whose other components are minmod limited, with 1e-8 below the root; nothing flows
-    over the borders.
+    The explicit scheme of Rudin, Osher and Fatemi (Physica D 60, 259, 1992) in 3D, as in
+    CCPi-Regularisation. The forward difference along each axis is divided by the length of a
+    gradient whose other components are minmod limited, with 1e-8 added to the squared length. The
+    flow across the borders is zero.
     """
     check_rof(regularisation_parameter, iterations, time_marching_parameter)
     if time_marching_parameter is None:
@@ -149,24 +149,24 @@ def total_variation_pd(
     nonnegativity: bool = False,
     lipschitz_const: float = 12.0,
 ) -> Any:
-    """Minimise total variation and squared change (Chambolle and Pock's primal-dual method).
+    """Denoise a volume by the primal-dual method for total variation (Chambolle and Pock).
 
     Parameters
     ----------
     data : array
-        A volume (angles, detector_y, detector_x) of any real dtype.
+        Volume, shape (angles, detector_y, detector_x), of any real dtype.
     regularisation_parameter : float
-        Strength, over 0: the weight of the total variation beside half of the squared change.
+        Weight of the total variation relative to half of the squared change, above 0.
     iterations : int
-        Steps, and also the slices that a block needs on either side. The default comes within
-        about 1 % of the minimiser's change.
+        Number of iterations, and of halo slices on either side of a block. With the default, the
+        change is within about 1 % of that of the minimiser.
     isotropic : bool
-        Whether the variation is the gradient's length, or else the sum of its components'.
+        True: the length of the gradient. False: the sum of the magnitudes of its components.
     nonnegativity : bool
-        Keep values at or above 0.
+        Whether negative values are set to 0 in each iteration.
     lipschitz_const : float
-        Bound of the squared norm of the gradient, over 0: 12 in three dimensions. Smaller ones
-        take longer steps, without a proof that they arrive.
+        Upper bound of the squared norm of the gradient operator, above 0: 12 in three dimensions.
+        Smaller values take longer steps, but convergence is not guaranteed.
 
     Returns
     -------

@@ -15,7 +15,7 @@ PIXELS = 2**20
 """`nonlocal_means` works on at least this many pixels at a time, enough to keep a GPU busy."""
 SMALL_BYTES, LOADING_BYTES = 2**13, 56 * 2**10
 """Bytes of Python objects besides the arrays, in a call and while weights are read: safetensors 0.8
-makes ten a tensor, 18 kB for the 24 tensors of a small U-Net, beside 36 KiB of torch's."""
+makes ten a tensor, 18 kB for the 24 tensors of a small U-Net, and torch 36 KiB."""
 
 
 @from_ledger
@@ -167,8 +167,8 @@ def denoise_unet(data: Any, weights: str, tile: int = 512, *, slice_dim: int = 0
         Safetensors file with the network's weights, as from ``docs/examples/train_denoiser.py`` in
         the repository.
     tile : int
-        Side of the tiles in pixels; each tile is computed with the network's receptive field around
-        it. Larger tiles are quicker and need more memory.
+        Side of the tiles in pixels, at least 32. Each tile is computed with the network's receptive
+        field around it. Larger tiles are quicker and need more memory.
     slice_dim : int
         Axis of the slices; supplied by the runner.
 

@@ -16,29 +16,31 @@ from .normalize import LEAST_TRANSMISSION, dark_frame, mean_frame, set_dead
 COARSE_SIDE = 64
 """Most bins along a side of the frames that weights are found on.
 
-What was left of the beam in 38 simulated scans (frames of 512 x 384 and 2048 x 1536, beams with
-waves of 5 to 700 pixels, 1000 and 20,000 photons, discs, grains and layers; 2026-11-28) was within
-4 % of the least with 64 bins. With 256, where noise of photons is most of the total variation, it
-was up to 2.5 times as much; with 16, on fine waves and behind grains, up to 2.7 times.
+In 38 simulated scans (frames of 512 x 384 and 2048 x 1536, beams with waves of 5 to 700 pixels,
+1000 and 20,000 photons, discs, grains and layers, 2026-11-28), the residual beam with 64 bins was
+within 4 % of the least. With 256 bins it was up to 2.5 times the least, where photon noise
+dominates the total variation. With 16 bins it was up to 2.7 times the least, for fine waves and
+behind grains.
 """
 CHUNK_NUMBERS = 2**14
-"""Numbers of the flats that are multiplied at one time: 128 KiB."""
+"""Numbers of the flats that are multiplied together: 128 KiB."""
 OBJECT_BYTES = 8 * 1024
 """Bytes of array objects and of the matrices of as many rows as there are flats."""
 NOISE_RATIO = 2.0
-"""Variance of a component over the median of all. Noise alone gives all of them nearly the same:
-with 1.2 to 4 the corrected projections of 18 of those scans were the same, with 10 components of
-3 % of the beam were lost at 1000 photons."""
+"""Least variance of a component relative to the median variance, which noise alone determines. With
+1.2 to 4 the corrected projections of 18 of those scans were the same. With 10, components of 3 % of
+the beam were lost at 1000 photons."""
 ITERATIONS = 15
 """Steps of reweighted least squares, each with weights 1 / |residual|. Corrected projections were
-within 0.001 of those after 200 steps, after 5 within 0.01 (two modes of the beam, 2026-11-28)."""
+within 0.001 of those after 200 steps, and after 5 steps within 0.01 (two modes of the beam,
+2026-11-28)."""
 LEAST_RESIDUAL = 1e-4
 """Least residual in a weight, as a change of the logarithm of the transmission. From 1e-4 to 1e-2
-what was left of the beam in 18 of those scans was within 4 %, with 1e-6 up to 15 % more."""
+the residual beam in 18 of those scans varied by 4 %. With 1e-6 it was up to 15 % larger."""
 
 
 def _bins(frame_shape: tuple[int, ...]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Pixels along the sides of a bin, two at least, and the numbers of bins."""
+    """Sides of a bin in pixels, at least two, and the numbers of bins."""
     side = max(2, -(-max(frame_shape) // COARSE_SIDE))
     rows, columns = frame_shape
     sides = min(side, rows), min(side, columns)
@@ -56,8 +58,8 @@ def _needs(m: Ledger, shape: tuple[int, int, int], dtype: np.dtype[Any], compone
     m.free(m.alloc_bytes(3 * 8 * min(CHUNK_NUMBERS, frame[0] * frame[1])))
     m.alloc(shape, "float32")
     m.alloc(frame, "float32")  # a component with its weight, or masks of dead pixels
-    # Coarse: mean, flat, projection, its logarithm; two differences each of the components, the
-    # projection, what is left of it, weights, and products of these.
+    # Coarse: mean, flat, projection, its logarithm. Then two differences each of the components and
+    # the projection, its residual, weights, and products of these.
     m.alloc((2 * components + 14, *bins), "float32")
 
 
@@ -93,13 +95,13 @@ def dynamic_flat_field_correction(
     darks : array, optional
         Frames without beam, or their mean. None means zero.
     components : int
-        Largest number of components; components below the noise are omitted.
+        Largest number of components. Components below the noise are omitted.
 
     Returns
     -------
     array
-        Transmission, float32, of the shape of the data. The mean of each projection is that of
-        `dark_flat_field_correction`, because total variation does not determine it.
+        Transmission, float32, of the shape of the data. The mean of each projection is the same as
+        from `dark_flat_field_correction`, because total variation does not determine it.
 
     Raises
     ------
@@ -108,7 +110,7 @@ def dynamic_flat_field_correction(
 
     Notes
     -----
-    Unlike in the paper, the total variation is that of the logarithm, which is linear in the
+    Unlike in the paper, the total variation of the logarithm is minimized, which is linear in the
     weights. It is computed on a grid of at most 64 bins a side, and minimized by reweighted least
     squares. Components are not filtered.
 
@@ -162,7 +164,7 @@ def _component_weights(xp: Any, flats: Any) -> NDArray[np.float64]:
     """Weights of the flats in each principal component above noise, (components, flats)."""
     n = len(flats)
     flat = flats.reshape(n, -1)
-    step = max(1, min(CHUNK_NUMBERS, flat.shape[1]) // n)  # no more numbers than a frame has
+    step = max(1, min(CHUNK_NUMBERS, flat.shape[1]) // n)  # at most as many numbers as in a frame
     products = xp.zeros((n, n), dtype=xp.float64)
     for start in range(0, flat.shape[1], step):
         values = flat[:, start : start + step].astype(xp.float64)
@@ -189,7 +191,7 @@ def _gradient(xp: Any, frame: Any) -> Any:
 
 
 def _least_variation(xp: Any, changes: list[Any], gradient: Any) -> NDArray[np.float64]:
-    """Weights of the changes that leave the least sum of absolute differences."""
+    """Weights of the changes that minimize the sum of absolute differences."""
     n = len(changes)
     weights = np.zeros(n)
     residual = gradient.copy()

@@ -105,12 +105,12 @@ def FISTA3d_tomobar(
     subsets_number : int
         Number of ordered subsets of the angles, with one step for each.
     data_fidelity : "LS"
-        Least squares; httomolibgpu also has weighted least squares.
+        Least squares. httomolibgpu also has weighted least squares.
     regularisation_type : {"PD_TV", "ROF_TV"}
         Both use the total variation of each slice alone, by the primal-dual method, so a slice does
         not depend on its block. httomolibgpu uses the total variation of the block.
     regularisation_parameter : float
-        Weight of the total variation when the image is denoised after each step; 0: no denoising.
+        Weight of the total variation when the image is denoised after each step. 0: no denoising.
         Unlike in FISTA, it is not multiplied by the step size. Relative to the squared residual the
         weight is therefore this times the Lipschitz constant of a subset, which grows with the
         number of angles and the size of the slice.
@@ -185,14 +185,14 @@ def FISTA3d_tomobar(
 
 
 def _lipschitz(projector: Any, rows: Rows, subset: slice) -> float:
-    """Largest eigenvalue of projection and transpose together, for a subset of the angles."""
+    """Largest eigenvalue of projection followed by its transpose, for a subset of the angles."""
     image = array_namespace(rows).ones(projector.image_shape, dtype=np.float32)
     rows = rows[: len(range(*subset.indices(len(rows))))]
     largest = 1.0
     for _ in range(POWER_ITERATIONS):
         projector.forward(image, rows, subset)
         image[...] = projector.transpose(rows, subset)
-        largest = float(np.sqrt(np.max(square(image))))  # of four equal ones on a GPU
+        largest = float(np.sqrt(np.max(square(image))))  # on a GPU, of four equal slices
         image /= np.float32(largest)
     return largest * LIPSCHITZ_MARGIN
 
@@ -201,7 +201,7 @@ def _smoothed(image: Image, strength: float, iterations: int) -> Image:
     tau = 0.1 * strength
     back = _tv_cuda if on_gpu(image) else _tv_cpu
     planes = [image] if image.ndim == 2 else [image[..., k] for k in range(image.shape[2])]
-    for plane in planes:  # each alone
+    for plane in planes:  # each slice alone
         plane[...] = back.primal_dual(
             plane[np.newaxis],
             iterations=iterations,

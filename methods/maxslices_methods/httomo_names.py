@@ -20,16 +20,16 @@ from ._fbp_geometry import SINC, RowWindow, check_geometry, lengths
 logger = logging.getLogger(__name__)
 
 TV_HALO = 20
-"""Largest halo of total variation, in slices on either side; httomolibgpu has 5. With the defaults
+"""Largest halo of total variation, in slices on either side. httomolibgpu has 5. With the defaults
 of `total_variation_PD`, on a volume of noise and bodies, a slice next to the end of a block differs
-by 2e-6 of the volume's range, and with 5 slices by 2e-5 (2026-11-23)."""
+by 2e-6 of the volume's range, and with a halo of 5 by 2e-5 (2026-11-23)."""
 
 LogPolarFilter = Literal["none", "ramp", "shepp", "cosine", "cosine2", "hamming", "hann", "parzen"]
 _LOG_POLAR = {"ramp": "ram-lak", "shepp": "shepp-logan"}
 AstraFilter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann", "parzen"]
 
 logged_unused: set[tuple[str, str]] = set()
-"""(method, parameter) that were logged as ignored."""
+"""Pairs (method, parameter) already logged as ignored."""
 
 
 def log_unused(name: str, **parameters: tuple[Any, Any]) -> None:
@@ -46,7 +46,7 @@ def log_unused(name: str, **parameters: tuple[Any, Any]) -> None:
         if value != default and (name, parameter) not in logged_unused:
             logged_unused.add((name, parameter))
             logger.warning(
-                "%s: %s=%r matters to httomolibgpu on a GPU alone, and is not used",
+                "%s: %s=%r applies only to httomolibgpu on a GPU, and is ignored",
                 name,
                 parameter,
                 value,
@@ -96,7 +96,7 @@ def FBP3d_tomobar(
     data, angles, center, detector_pad, recon_size, recon_mask_radius
         As in `fbp`.
     filter_freq_cutoff : float
-        Width of the window ``sinc(cutoff * f)``, f in cycles a pixel; lower is sharper.
+        Width of the window ``sinc(cutoff * f)``, f in cycles per pixel. Lower is sharper.
     gpu_id : int
         Ignored.
 
@@ -168,7 +168,9 @@ def FBP2d_astra(
         valid = ", ".join(get_args(AstraFilter))
         raise ValueError(f"filter_type must be one of {valid}, not {filter_type!r}")
     if filter_parameter is not None:
-        raise ValueError(f"filter_parameter is for none of these windows: it is {filter_parameter}")
+        raise ValueError(
+            f"filter_parameter must be omitted for these windows, not {filter_parameter}"
+        )
     cutoff = 1.0 if filter_d is None else filter_d
     _check_cutoff(cutoff)
     log_unused("FBP2d_astra", gpu_id=(gpu_id, 0))
@@ -209,7 +211,7 @@ def LPRec3d_tomobar(
     data, angles, center, detector_pad, recon_size, recon_mask_radius
         As in `fbp`.
     filter_type : str
-        Window of the ramp filter. "none" disables the filter in httomolibgpu, and is refused here.
+        Window of the ramp filter. "none" disables the filter in httomolibgpu, and is an error here.
     filter_freq_cutoff : float
         Cutoff as a fraction of the highest frequency. In httomolibgpu it scales the values.
     power_of_2_oversampling, power_of_2_cropping, min_mem_usage_filter, min_mem_usage_ifft2 : bool

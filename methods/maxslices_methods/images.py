@@ -54,40 +54,40 @@ def save_to_images(
     first_slice: int = 0,
     results_folder: Path | None = None,
 ) -> str | None:
-    """Write each slice to an image file; the data pass unchanged to the next step.
+    """Write each slice to an image file, and pass the data unchanged to the next step.
 
     Parameters
     ----------
     data : array
-        Shape (angles, detector_y, detector_x). TIFFs have its dtype. JPEG and PNG need uint8; see
-        `rescale_to_int`.
+        Shape (angles, detector_y, detector_x). TIFFs have its dtype. JPEG and PNG need uint8, for
+        instance from `rescale_to_int`.
     subfolder_name : str
         Start of the name of the subfolder in the folder of the run: ``images8bit_tif`` for "images"
         and TIFFs of uint8.
     axis : int or "auto"
         Axis along which the data are cut, or "auto".
     file_format : {"tif", "jpeg", "png"}
-        File format; files are numbered: ``00000.tif``.
+        File format. Files are numbered, such as ``00000.tif``.
     jpeg_quality : int
         Quality of JPEGs, 1 to 100.
     asynchronous : bool
-        Ignored; it exists for httomolib's pipelines. The next block is always read and computed
-        meanwhile.
+        Ignored, and accepted for httomolib's pipelines. Images are always written while the next
+        block is read and computed.
     bit_depth : int
-        8 or 16: data are scaled from the minimum and maximum of their block to so many bits, as in
-        httomolib. 32: they are unchanged.
+        8 or 16: data are scaled from the minimum and maximum of their block to this number of bits,
+        as in httomolib. 32: they are unchanged.
     slice_dim, first_slice, results_folder
         Supplied by the runner.
 
     Returns
     -------
     str or None
-        Folder of the run; None, without images, if results are kept in memory.
+        Folder of the run. None if results are kept in memory, without writing images.
 
     Raises
     ------
     ValueError
-        If the axis is not that of the slices, or the dtype does not fit the file format.
+        If the axis is not the axis of the slices, or the file format does not support the dtype.
     """
     _check(jpeg_quality, bit_depth)
     if axis not in ("auto", slice_dim):

@@ -15,8 +15,8 @@ from .namespaces import array_namespace
 from .recon import slice_dims
 
 LEAST_RAY = 0.5
-"""Least length of a ray in the slice, in pixels, to count in SIRT: the projection of a slice of
-ones oscillates outside the slice."""
+"""Least length in pixels of a ray in the slice for SIRT. Shorter rays are ignored, because the
+projection of a slice of ones oscillates outside the slice."""
 
 
 @from_ledger
@@ -153,7 +153,7 @@ def CGLS3d_tomobar(
     data, angles, center, detector_pad, recon_size, recon_mask_radius
         As in `fbp`.
     iterations : int
-        Number of iterations; more of them increase the noise.
+        Number of iterations. More iterations increase the noise.
     nonnegativity : bool
         Whether negative values are set to 0 at the end.
     gpu_id : int
@@ -194,7 +194,7 @@ def CGLS3d_tomobar(
 
 
 def _inverse(xp: Any, lengths: Any) -> Any:
-    """Reciprocal of lengths; 0 for lengths that are too short to count."""
+    """Reciprocal of lengths, or 0 for lengths that are too short."""
     inverse = xp.maximum(lengths, np.float32(LEAST_RAY))
     xp.divide(1, inverse, out=inverse)
     xp.copyto(inverse, np.float32(0), where=lengths <= LEAST_RAY)

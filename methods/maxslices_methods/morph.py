@@ -17,7 +17,7 @@ PIECE_VOXELS = {"cpu": 2**16, "cuda": 2**23}
 """Voxels of scratch: 256 KiB of float32 on a CPU, for a core's cache, and 32 MiB on a GPU."""
 
 VIEWS_BYTES = 4096
-"""Bytes of NumPy's views of a piece, or of CuPy's rounding of its arrays; they matter for small
+"""Bytes of NumPy's views of a piece, or of CuPy's rounding of its arrays, which matter for small
 data."""
 
 BROADCAST_BYTES = 2**15
@@ -34,7 +34,7 @@ def _stitched_dims(other_dims: tuple[int, int], overlap: float) -> tuple[int, in
     n_angles, width = other_dims
     if n_angles < 2:
         raise ValueError(f"sino_360_to_180 needs two angles or more, not {n_angles}")
-    if not abs(overlap) < width - 1 or abs(_even(overlap)) >= width - 1:  # NaN is not less
+    if not abs(overlap) < width - 1 or abs(_even(overlap)) >= width - 1:  # also for NaN
         raise ValueError(f"overlap must be less than {width - 1} pixels, not {overlap!r}")
     return n_angles // 2, 2 * width - min(0, _even(overlap))
 
@@ -91,7 +91,7 @@ def sino_360_to_180(
     Parameters
     ----------
     data : array
-        Shape (angles, detector_y, detector_x) over 360 degrees; uint16 or float32.
+        Shape (angles, detector_y, detector_x) over 360 degrees, uint16 or float32.
     overlap : float
         Common pixels of both projections, rounded to an even number. The projections are blended
         linearly across them, and at both ends the outermost pixel is repeated half as often.
@@ -145,9 +145,9 @@ def sino_360_to_180(
 
 
 def _views(half: int, front: Rows, behind: Rows) -> Iterator[tuple[slice, slice, slice]]:
-    """Rows of the result, and those of the views that are stitched to them.
+    """Rows of the result, with the rows of the two views that are stitched into them.
 
-    Where pairs are not stored in order these are single rows: all at once would need other arrays.
+    If pairs are not stored in order these are single rows, because several would need copies.
     """
     if isinstance(front, slice) and isinstance(behind, slice):
         yield slice(half), front, behind
@@ -158,7 +158,7 @@ def _views(half: int, front: Rows, behind: Rows) -> Iterator[tuple[slice, slice,
 
 
 def _stitch(left: Any, right: Any, pixels: int, rising: Any, buffers: Any, out: Any) -> None:
-    """Stitch views from the front and from behind, as many at one time as buffers have."""
+    """Stitch the views from the front and from behind, as many together as fit the buffers."""
     xp = array_namespace(out)
     width = left.shape[2]
     if pixels <= 0:
@@ -201,7 +201,7 @@ def _new_dims(other_dims: tuple[int, int], newshape: list[int]) -> tuple[int, in
 def _resample_piece(
     n_slices: int, n_columns: int, newshape: Sequence[int], device: str
 ) -> tuple[int, int]:
-    """Numbers of slices, and of new rows of each, that are resampled at a time."""
+    """Numbers of slices, and of new rows in each, that are resampled together."""
     lines = max(1, PIECE_VOXELS[device] // max(n_columns, newshape[1]))
     return min(n_slices, max(1, lines // newshape[0])), min(newshape[0], lines)
 
@@ -287,7 +287,7 @@ def data_resampler(
     axis = None if axis == "auto" else axis
     if axis is not None and slice_dim is not None and axis != slice_dim:
         raise ValueError(
-            f"axis={axis} but the data are cut along axis {slice_dim}: leave axis out, or put a "
+            f"axis={axis} but the data are cut along axis {slice_dim}: omit axis, or put a "
             "method of the other pattern before this one"
         )
     along = axis if slice_dim is None else slice_dim
@@ -313,7 +313,7 @@ def data_resampler(
 
 
 def _places(xp: Any, n: int, n_new: int, interpolation: str) -> list[Any]:
-    """Nearest of `n` pixels for each new one; or both neighbours and the weight."""
+    """Nearest of `n` pixels for each new pixel, or both neighbours and the weight."""
     where = np.linspace(0, n - 1, n_new)
     if interpolation == "nearest":
         return [xp.asarray(np.ceil(where - 0.5).astype(np.int64))]

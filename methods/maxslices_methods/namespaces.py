@@ -1,4 +1,4 @@
-"""The array library of an array: SciPy's modules for NumPy, cupyx's for CuPy."""
+"""Array library of an array: NumPy with SciPy, or CuPy with cupyx."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def scipy_module(data: Any, name: str) -> ModuleType:
 
 
 def fast_length(n: int) -> int:
-    """Next length from n up without primes above 5, as ``scipy.fft.next_fast_len(n, real=True)``.
+    """Least length from n without prime factors above 5.
 
-    Estimates need it, and importing scipy.fft takes 0.2 s, a quarter of a plan (2026-11-28).
+    The same as ``scipy.fft.next_fast_len(n, real=True)``, whose import takes 0.2 s, a quarter of
+    the time of a plan (2026-11-28).
     """
     while True:
         rest = n
@@ -44,11 +45,11 @@ def fast_length(n: int) -> int:
 
 
 def to_host(data: Any) -> NDArray[Any]:
-    """Copy a CuPy array to the host; a NumPy array is returned as it is."""
+    """Copy a CuPy array to the host. NumPy arrays are returned unchanged."""
     host: NDArray[Any] = data.get() if on_gpu(data) else data
     return host
 
 
 def to_device_of(data: Any, result: NDArray[Any]) -> Any:
-    """Copy a NumPy array to the device of `data`, if that is a CuPy array."""
+    """Copy a NumPy array to the GPU if `data` is a CuPy array."""
     return array_namespace(data).asarray(result) if on_gpu(data) else result

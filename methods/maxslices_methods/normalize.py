@@ -21,12 +21,12 @@ LEAST_TRANSMISSION = 1e-6
 """Transmission that replaces values without a logarithm: one photon in a million."""
 
 COLUMN_PARTS = 4
-"""Parts of the columns in which flats are interpolated, so that this takes no more memory than
-their mean."""
+"""Number of parts of the columns in which flats are interpolated. With so many, this takes at most
+as much memory as their mean."""
 
 BROADCAST_BYTES = 2**15
-"""NumPy broadcasts a frame through a buffer of 8192 float32 if the frame has less than half as many
-bytes; before NumPy 2.3, as many."""
+"""NumPy broadcasts a frame through a buffer of 8192 float32 if the frame has less than half of its
+bytes, or less than all of them before NumPy 2.3."""
 
 
 @from_ledger
@@ -36,8 +36,8 @@ def _correction_memory(
     m.alloc(shape, dtype)
     dark = m.alloc(shape[1:], "float32")
     signal = m.alloc(shape[1:], "float32")
-    m.alloc(shape, "float32")  # the result; masks of dead pixels are gone by then
-    # A block of sinograms is counted as if it were a single one: more never take less.
+    m.alloc(shape, "float32")  # the result, after masks of dead pixels are freed
+    # A block of sinograms is counted as a single one, because more sinograms never need less.
     n_rows = shape[1] if slice_dim == 0 else 1
     if m.device == "cpu" and n_rows * shape[2] <= BROADCAST_BYTES // 4:
         m.alloc_bytes(BROADCAST_BYTES)
@@ -148,7 +148,7 @@ def _corrected_in_time(
 ) -> Any:
     """Correct projections by weighted flats, in parts of the columns.
 
-    The dark, two groups, the flat of a projection and its mask of a part take less memory than the
+    In a part, the dark, two groups, the flat of a projection and its mask need less memory than the
     dark and the mean flat of whole frames.
     """
     xp = array_namespace(data)
@@ -168,7 +168,7 @@ def _corrected_in_time(
 def _correct_in_time(
     xp: Any, data: Any, flats: Any, dark: Any, flat_weights: tuple[Any, Any], out: Any
 ) -> None:
-    """Write projections that are corrected by flats with weights to `out`."""
+    """Correct projections by weighted flats, and write them to `out`."""
     in_time, members = flat_weights
     flat = xp.empty(out.shape[1:], dtype=xp.float32)
     means: dict[int, Any] = {}
@@ -179,7 +179,7 @@ def _correct_in_time(
         for group in used:
             if group not in means:
                 means[group] = _group_mean(xp, flats, members[group], dark, flat)
-        # The sum is where the result will be, and its terms in the flat.
+        # The sum is computed in the result's memory, and its terms in the flat's.
         signal[...] = 0
         for group in used:
             xp.multiply(means[group], np.float32(row[group]), out=flat)
@@ -192,7 +192,7 @@ def _correct_in_time(
 
 
 def _group_mean(xp: Any, flats: Any, weights: Any, dark: Any, term: Any) -> Any:
-    """Weighted sum of flats less the dark; `term` is memory of a frame."""
+    """Weighted sum of flats minus the dark, with `term` as scratch of the size of a frame."""
     mean = xp.zeros(term.shape, dtype=xp.float32)
     for index in np.flatnonzero(weights).tolist():
         xp.multiply(flats[index], np.float32(weights[index]), out=term)
@@ -204,7 +204,7 @@ def _group_mean(xp: Any, flats: Any, weights: Any, dark: Any, term: Any) -> Any:
 
 
 def dark_frame(xp: Any, darks: Any, frame_shape: tuple[int, ...], multiplier: float) -> Any:
-    """Mean dark field, float32, with 0 for values that are not finite; None without darks."""
+    """Mean dark field, float32, with 0 for values that are not finite, or None without darks."""
     dark = mean_frame(xp, "darks", darks, frame_shape)
     if dark is not None:
         if multiplier != 1:
@@ -234,7 +234,7 @@ def _warn_of_clipping(xp: Any, out: Any, *bounds: float | None) -> None:
 
 
 def mean_frame(xp: Any, name: str, frames: Any, frame_shape: tuple[int, ...]) -> Any:
-    """Mean frame as a new float32 array; None if there are no frames."""
+    """Mean frame as a new float32 array, or None without frames."""
     if frames is None or frames.shape[0] == 0:
         return None
     if frames.shape[-2:] != frame_shape or frames.ndim not in (2, 3):

@@ -16,7 +16,7 @@ from .namespaces import array_namespace, fast_length, on_gpu, scipy_module
 PaddingMethod = Literal["next_power_of_2", "next_fast_length", "use_pad_x_y"]
 
 CHUNK_BYTES = {"cuda": 128 * 2**20, "cpu": 4 * 2**20}
-"""Bytes of padded frames transformed at one time: enough to keep a GPU busy, and few enough for the
+"""Bytes of padded frames transformed together: enough to keep a GPU busy, and few enough for the
 caches of a CPU."""
 
 MAX_CHUNK_FRAMES = 16
@@ -28,11 +28,12 @@ OBJECT_BYTES = {"cuda": 0, "cpu": 2**15}
 budget."""
 
 LOWEST_TRANSMISSION = 1e-6
-"""Filtered transmissions below this count as this, since they may have no logarithm."""
+"""Least transmission after filtering. Smaller values, which may not have a logarithm, are
+raised."""
 
 
 def _chunk_frames(height: int, width: int, device: str) -> int:
-    """Number of padded frames transformed at one time."""
+    """Number of padded frames transformed together."""
     return min(max(1, CHUNK_BYTES[device] // (height * width * 4)), MAX_CHUNK_FRAMES)
 
 
@@ -49,15 +50,15 @@ def _padding(
         if pad_x_y is None or len(pad_x_y) != 2 or min(pad_x_y) < 0:
             raise ValueError(
                 "pad_x_y must be two numbers of pixels of at least 0, horizontal and vertical, "
-                f"where calculate_padding_value_method is 'use_pad_x_y'; it is {pad_x_y!r}"
+                f"where calculate_padding_value_method is 'use_pad_x_y', not {pad_x_y!r}"
             )
         margins = (int(pad_x_y[1]), int(pad_x_y[0]))
         height, width = (size + 2 * pad for size, pad in zip(frame, margins, strict=True))
         return margins, (height, width + width % 2)
     if pad_x_y is not None:
         raise ValueError(
-            f"pad_x_y={pad_x_y!r} is used with calculate_padding_value_method='use_pad_x_y' "
-            f"alone, not with {calculate_padding_value_method!r}"
+            f"pad_x_y={pad_x_y!r} is used only with calculate_padding_value_method='use_pad_x_y', "
+            f"not with {calculate_padding_value_method!r}"
         )
     if calculate_padding_value_method == "next_power_of_2":
         height, width = (1 << size.bit_length() for size in frame)
@@ -132,7 +133,7 @@ def _filter_chunk(
     padded[:n, top:bottom, :left] = chunk[:, :, :1]
     padded[:n, top:bottom, right:] = chunk[:, :, -1:]
     for frame in range(n) if not on_gpu(chunk) else [slice(None, n)]:
-        # Frame by frame, so that NumPy sees that rows do not overlap, and copies nothing.
+        # Frame by frame, because NumPy then detects that rows do not overlap, and does not copy.
         padded[frame, ..., :top, :] = padded[frame, ..., top : top + 1, :]
         padded[frame, ..., bottom:, :] = padded[frame, ..., bottom - 1 : bottom, :]
     spectrum = fft.rfft2(padded)
@@ -140,7 +141,7 @@ def _filter_chunk(
     spectrum *= response
     if on_gpu(chunk):
         filtered = fft.irfft2(spectrum, s=(height, width), norm="forward", overwrite_x=True)
-    else:  # SciPy's transform of both axes at once works on a copy, which no meter of Python sees
+    else:  # SciPy's transform of both axes together makes a copy that Python's meters do not see
         spectrum = fft.ifft(spectrum, axis=1, norm="forward", overwrite_x=True)
         filtered = fft.irfft(spectrum, width, axis=2, norm="forward")
     del spectrum
@@ -221,7 +222,7 @@ def paganin_filter(
     Notes
     -----
     Wave numbers follow the formula, up to pi over the pixel size. The function of this name in
-    httomolibgpu uses twice these, and so smooths like this one with four times the
+    httomolibgpu uses twice these values, so it smooths like this one with four times the
     `ratio_delta_beta`.
 
     References

@@ -100,11 +100,11 @@ def fbp(
         logarithm of the transmission.
     angles : array, shape (angles,)
         Angles in radians, in any order, over 180 or 360 degrees. Each projection is weighted by
-        half of the gap between its neighbours modulo 180 degrees; see
+        half of the gap between its neighbours modulo 180 degrees, as in
         `_fbp_geometry.angle_weights`.
     center : float, optional
         Position of the rotation axis on the detector, in pixels from the centre of the first pixel
-        that is read; by default the middle, ``(detector_x - 1) / 2``. `find_center_vo` finds it.
+        that is read, as from `find_center_vo`. By default the middle, ``(detector_x - 1) / 2``.
     detector_pad : bool or int
         Pixels by which rows are padded with their edge values on either side, for an object larger
         than the field of view. True: half of the detector. Without padding, values beyond the
@@ -112,7 +112,7 @@ def fbp(
     filter_type : {"ram-lak", "shepp-logan", "cosine", "hamming", "hann"}
         Window of the ramp filter, as in scikit-image.
     recon_size : int, optional
-        Pixels along a side of a slice; by default the columns of the detector.
+        Pixels along a side of a slice. By default, the number of detector columns.
     recon_mask_radius : float, optional
         Radius of the reconstructed disc, as a fraction of half the side. Pixels outside are set to
         0. None: no mask.
@@ -125,12 +125,12 @@ def fbp(
     -------
     array
         Attenuation per pixel, shape (side, slices, side), float32. Rows go downwards, and the sense
-        of rotation is that of `skimage.transform.iradon`.
+        of rotation is as in `skimage.transform.iradon`.
 
     Raises
     ------
     ValueError
-        If sizes are out of range, or the number of angles is not that of projections.
+        If sizes are out of range, or the number of angles differs from that of the projections.
 
     Notes
     -----
@@ -152,7 +152,7 @@ def back_projected(
     size: Lengths,
     interpolation: Interpolation | None = None,
 ) -> Any:
-    """Reconstruct slices by filtered back-projection, with any window; see `fbp`."""
+    """Reconstruct slices by filtered back-projection, with any window, as `fbp`."""
     middle = axis_of(center, size.detector)
     radians = host_angles(angles, size.n_angles)
     back = _fbp_cuda if on_gpu(data) else _fbp_cpu

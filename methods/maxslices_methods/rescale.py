@@ -1,4 +1,4 @@
-"""Rescaling to integers, and the statistics of the whole scan that it needs."""
+"""Rescaling to integers or physical units, and statistics of the whole scan."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from .normalize import float32_result_max_slices
 Bits = Literal[8, 16, 32]
 Statistics = tuple[float, float, float, int]
 BlockStatistics = tuple[float, float, float, int, tuple[float, ...]]
-"""Statistics of a block, and the terms of its exact sum (`maxslices.core.exact_sum`)."""
+"""Minimum, maximum, mean, number, and the terms of the exact sum (`maxslices.core.exact_sum`)."""
 
 PIECE_VOXELS = {"cpu": 2**15, "cuda": 2**23}
 """Voxels converted to float64 at a time: 256 KiB on a CPU, for a core's cache, and 64 MiB on a
 GPU."""
 
 VIEWS_BYTES = 4096
-"""Bytes of NumPy's views of a piece, which count where the data are small."""
+"""Bytes of NumPy's views of a piece, which matter for small data."""
 
 REDUCTION_BYTES = {"cpu": 2**16, "cuda": 2**18}
-"""Bytes of the reductions of one piece: NumPy's buffer before 2.3; on a GPU 32 bytes for each 2048
-voxels (2**17 for a piece) and the results, rounded up."""
+"""Bytes of the reductions of one piece. On a CPU, NumPy's buffer before 2.3. On a GPU, 32 bytes per
+2048 voxels (2**17 per piece) and the results, rounded up."""
 
 
 def _piece_shape(shape: tuple[int, ...], device: str) -> tuple[int, int, int]:
-    """Shape of the pieces worked on: some rows of a slice, or some slices."""
+    """Shape of a piece: several rows of a slice, or several slices."""
     n_z, n_y, n_x = shape
     rows = max(1, PIECE_VOXELS[device] // n_x)
     return min(n_z, max(1, rows // n_y)), min(n_y, rows), n_x
 
 
 def _piece_voxels(shape: tuple[int, ...], device: str) -> int:
-    """Most voxels of a piece; never fewer for more slices."""
+    """Largest number of voxels of a piece. It never decreases with the number of slices."""
     return min(math.prod(shape), max(PIECE_VOXELS[device], shape[2]))
 
 
 def _pieces(data: Any, *dtypes: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield the place of each piece, and arrays of its shape that all pieces share."""
+    """Yield the index of each piece, with scratch arrays of its shape that all pieces share."""
     xp = array_namespace(data)
     device = "cuda" if on_gpu(data) else "cpu"
     deep, high, _ = _piece_shape(data.shape, device)
@@ -103,10 +103,10 @@ def calculate_stats(data: Any) -> BlockStatistics:
     Returns
     -------
     (float, float, float, int, tuple of float)
-        Minimum, maximum, mean and number, as `rescale_to_int` takes them, and the terms of the
-        exact sum. NaN and infinities are left out; where nothing is finite, the first three are
-        NaN. What `combine` makes of blocks does not depend on how the data are cut: rows are
-        added one by one, and their sums exactly.
+        Minimum, maximum, mean and number of finite elements, as for `rescale_to_int`, and the terms
+        of the exact sum. Without finite elements, the first three are NaN. The result of `combine`
+        does not depend on the division into blocks, because each row is summed alone and the sums
+        are added exactly.
     """
     xp = array_namespace(data)
     sums = xp.zeros(data.shape[:2], dtype=xp.float64)
@@ -129,7 +129,7 @@ def calculate_stats(data: Any) -> BlockStatistics:
             most = float(values.max())
             xp.copyto(values, 0, where=other)
         xp.sum(values, axis=-1, out=sums[place])
-        # Adding 0 makes 0.0 of -0.0, so that the order of the two does not matter.
+        # Adding 0 turns -0.0 into 0.0, so the order of the two does not matter.
         lowest, highest = min(lowest, least + 0.0), max(highest, most + 0.0)
         number += n_finite
     terms = exact_terms(to_host(sums)) if number else ()
@@ -175,28 +175,27 @@ def rescale_to_int(
     *,
     glob_stats: tuple[float, ...] | list[float],
 ) -> Any:
-    """Rescale a range of values to all the values of an unsigned integer.
+    """Rescale a range of values to the full range of an unsigned integer.
 
     Parameters
     ----------
     data : array
         Shape (angles, detector_y, detector_x), any real dtype.
     perc_range_min, perc_range_max : float
-        The range, in percent of the way from the minimum to the maximum of the scan.
-        Values beyond it become the lowest and the highest integer.
+        Ends of the range, in percent of the way from the minimum to the maximum of the scan. Values
+        outside are clipped.
     bits : {8, 16, 32}
         Bits of the integers.
     glob_stats : sequence of float
-        Minimum and maximum of the whole scan; what follows them is not used. Refer to the
-        result of `calculate_stats`, earlier in the pipeline, or give two numbers. It has
-        no default, as the range of the block at hand would give each block a scale of
-        its own.
+        Minimum and maximum of the whole scan; further elements are ignored. Refer to the result of
+        an earlier `calculate_stats`, or pass two numbers. There is no default, because the range of
+        each block would scale the blocks differently.
 
     Returns
     -------
     array
-        uint8, uint16 or uint32, of the same shape, rounded to nearest. Infinities go to
-        the ends, NaN becomes 0. Where minimum and maximum are equal, all is 0.
+        uint8, uint16 or uint32, of the same shape, rounded to nearest. Infinities are clipped, and
+        NaN becomes 0. If minimum and maximum are equal, all values are 0.
 
     Raises
     ------
@@ -205,8 +204,8 @@ def rescale_to_int(
 
     Notes
     -----
-    As the method of this name in httomolibgpu, which rounds down, in single precision,
-    and takes NaN and infinities for the value 0.
+    The method of this name in httomolibgpu rounds down, computes in single precision, and replaces
+    NaN and infinities by the value 0.
     """
     dtype = _integer(bits)
     _check_range(perc_range_min, perc_range_max)
@@ -255,25 +254,25 @@ def per_length(
     Parameters
     ----------
     data : array
-        Slices with values per pixel of the detector, any real dtype.
+        Reconstructed slices with attenuation per pixel, any real dtype.
     unit : {"mm", "cm", "um"}
-        The result is in 1/mm, 1/cm or 1/um.
+        Unit of length: the result is in 1/mm, 1/cm or 1/um.
     pixel_size_um : float, optional
-        Size of a pixel in micrometres; supplied by the runner.
+        Pixel size at the sample in micrometres; supplied by the runner.
 
     Returns
     -------
     array
-        float32, of the same shape.
+        Attenuation per length, float32, of the same shape.
 
     Raises
     ------
     ValueError
-        If the pixel size is not known.
+        If the pixel size is unknown.
     """
     if pixel_size_um is None:
         raise ValueError(
-            "the size of a pixel at the sample is not known: give it with --pixel-size (pixel_size)"
+            "the pixel size at the sample is unknown: set it with --pixel-size (pixel_size)"
         )
     xp = array_namespace(data)
     out = data.astype(xp.float32)  # first: NumPy casts within an operation through buffers

@@ -1,4 +1,4 @@
-"""Find the axis of rotation."""
+"""Rotation axis from the sinogram of half a turn."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ logger = logging.getLogger(__name__)
 WIDE, MANY = 2000, 2000
 """With more columns or angles than these, the coarse search averages 4 columns or 2 angles."""
 REACH = 50
-"""Columns to either side of a given axis that are searched."""
+"""Columns searched on either side of an approximate axis."""
 MANY_STEPS, LEAST_COLUMNS, MINIMA = 128, 256, 3
-"""With more steps than these a search on fewer columns comes first, but not on fewer than these;
-the steps around so many of its minima are searched."""
+"""For more steps than the first number, means of columns are searched first. The other numbers are
+the fewest columns of that search, and the number of its minima around which steps are searched."""
 LARGE_FACTOR = 72
-"""Largest prime factor of a transform's length up to which SciPy never uses Bluestein's algorithm:
-by the rule of its pocketfft 73, in 5183 = 71 x 73, is the smallest for which it is used below 9000,
-and from 223 on it is used for all."""
+"""Largest prime factor of an FFT length for which SciPy never uses Bluestein's algorithm. By the
+rule of its pocketfft, below a length of 9000 the smallest such factor is 73, in 5183 = 71 x 73.
+From 223 it is used for all prime factors."""
 SMALL_BYTES = {"cpu": 3 * 2**13, "cuda": 512}
-"""Bytes of sums over an array: NumPy's buffers, of which there are three before 2.3; the granule of
-CuPy's pool."""
+"""Bytes of sums over an array: NumPy's buffers (three before 2.3), or a granule of CuPy's pool."""
 
 
 def _middle_sinograms(
@@ -55,7 +54,7 @@ def _find_center_vo_bytes(
     by_rows, by_columns = _reductions(n_angles, width)
     stacked, small = (2 * n_angles, width), (2 * (n_angles // by_rows), width // by_columns)
     fewer = _fewer_columns(width // 2 // by_columns + 1, small[1])
-    # Searches on fewer columns need less, but their FFT plans are kept.
+    # Searches on fewer columns need less memory, but their FFT plans remain in the cache.
     for shape_of_search in {small, (small[0], small[1] // fewer)} - {stacked}:
         m.fft(shape_of_search, np.float32, (0, 1), "r2c")
     m.alloc(stacked, np.float32)
@@ -66,8 +65,8 @@ def _find_center_vo_bytes(
     if 2 * step % 1:
         m.alloc((n_angles, width), np.float32)  # a term of the interpolation
         if m.device == "cuda":
-            m.alloc((3, width), np.float32)  # positions that it reads
-        if m.device == "cpu":  # NumPy's buffers, where rows have gaps between them
+            m.alloc((3, width), np.float32)  # positions of its samples
+        if m.device == "cpu":  # NumPy's buffers, for rows with gaps between them
             m.free(m.alloc((3, min(8192, n_angles * width)), np.float32))
     m.fft(stacked, np.float32, (0, 1), "r2c")
     if m.device == "cpu":
@@ -76,10 +75,10 @@ def _find_center_vo_bytes(
 
 
 def _tables_bytes(length: int) -> int:
-    """Bytes of SciPy's tables for a transform, where its length has a large prime factor.
+    """Bytes of SciPy's tables for an FFT whose length has a large prime factor.
 
-    Bluestein's algorithm then works with a longer one. 160 and 177 bytes for each element were
-    measured for lengths of 4006 and 2053 (SciPy 1.17, 2026-11-28); other tables are small.
+    Bluestein's algorithm uses a longer FFT. For lengths of 4006 and 2053, 160 and 177 bytes per
+    element were measured (SciPy 1.17, 2026-11-28). Other tables are small.
     """
     rest, factor = length, 2
     while factor * factor <= rest:
@@ -100,7 +99,7 @@ def _check_search(
     if not (is_range and sizes_are_right and drop >= 0):
         raise ValueError(
             "find_center_vo needs smin < smax, finite srad, step and ratio over 0, and drop of at "
-            f"least 0; it was given {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
+            f"least 0, not {smin=}, {smax=}, {srad=}, {step=}, {ratio=}, {drop=}"
         )
 
 
@@ -124,43 +123,43 @@ def find_center_vo(
     drop: int = 20,
     angles: Any = None,
 ) -> float:
-    """Find the axis of rotation of a 180-degree scan from a sinogram (Vo's method).
+    """Find the rotation axis of a 180-degree scan from a sinogram (Vo's method).
 
     Parameters
     ----------
     data : array
-        Sinograms (angles, slices, detector_x) of any real dtype, over 180 degrees in even steps, or
-        over more with `angles`. All that are given are averaged.
+        Sinograms, shape (angles, slices, detector_x), of any real dtype, over 180 degrees in even
+        steps, or over more with `angles`. Their mean is used.
     ind : int or "mid", optional
-        The sinogram to look at, of the whole scan; the middle one by default. It says which one
-        the runner gives, and the function itself does not read it.
+        Index of the sinogram in the whole scan, by which the runner chooses `data`; by default the
+        middle one.
     average_radius : int
-        Sinograms on either side of `ind` to average with it.
+        Number of sinograms on either side of `ind` that are averaged with it.
     cor_initialisation_value : float, optional
-        Where the axis is about, in pixels counted as in the result; the middle of the detector by
-        default.
+        Approximate axis, in pixels as in the result; by default the middle of the detector.
     smin, smax : int, optional
-        Where to search, in pixels from there. By default 50 to either side of
-        `cor_initialisation_value`, and without that a quarter of the detector's columns: up to
-        there half of the columns see the object from both sides, which the method needs.
+        Range of the search, in pixels relative to the approximate axis. By default 50 pixels on
+        either side of `cor_initialisation_value`, or without it a quarter of the detector's
+        columns. At a quarter, half of the columns still see the object from both sides, as the
+        method requires.
     srad : float
-        How far around the coarse result the fine search goes, in pixels.
+        Radius in pixels of the fine search around the coarse result.
     step : float
-        Step of the fine search, in pixels; the result is interpolated between steps.
+        Step of the fine search in pixels; the result is interpolated between steps.
     ratio : float
         Width of the object as a fraction of the field of view.
     drop : int
-        Rows around the middle of the spectrum that do not count.
-    angles : array, optional
-        Angles in radians, (angles,): projections are taken in their order, of a longer scan those
-        of half a turn. A warning is logged if they do not cover 180 degrees. Without angles,
-        projections are taken as stored.
+        Rows around the middle of the spectrum that are ignored.
+    angles : array, shape (angles,), optional
+        Angles in radians. Projections are sorted by angle, and half a turn of a longer scan is
+        used. A warning is logged if they do not cover 180 degrees. By default, projections are
+        used in storage order.
 
     Returns
     -------
     float
-        Where the axis projects, in pixels counted from the centre of the first: a middle axis is
-        at ``(detector_x - 1) / 2``. It is what `fbp` takes as ``center``.
+        Position of the rotation axis on the detector, in pixels from the centre of the first pixel:
+        the middle is ``(detector_x - 1) / 2``. This is the parameter ``center`` of `fbp`.
 
     Raises
     ------
@@ -169,13 +168,15 @@ def find_center_vo(
 
     Notes
     -----
-    A 180-degree sinogram and its mirror image below it make one of 360 degrees, if they are
-    shifted to the right axis. The spectrum of such a sinogram is empty in a double wedge; the
-    axis is where the least is found there (Vo, Drakopoulos, Atwood and Reinhard, Optics Express
-    22, 19078, 2014). The coarse search shifts by whole pixels; over 2000 columns or angles it
-    works on means of 4 or 2. If it has many steps, one on means of more columns comes first. The
-    fine search interpolates by cubic convolution. A parabola through the three smallest values
-    gives the fraction of a step.
+    A 180-degree sinogram and its mirror image below it form a 360-degree sinogram if they are
+    aligned at the rotation axis. The spectrum of a 360-degree sinogram is nearly zero in a double
+    wedge, so the axis minimizes the spectrum there (Vo, Drakopoulos, Atwood and Reinhard, Optics
+    Express 22, 19078, 2014).
+
+    The coarse search shifts by whole pixels. For more than 2000 columns or angles it uses means of
+    4 columns or 2 angles, and a search of many steps is preceded by one on means of more columns.
+    The fine search interpolates by cubic convolution. A parabola through three values around the
+    minimum gives the fraction of a step.
     """
     _check_search(smin, smax, srad, step, ratio, drop)
     xp = array_namespace(data)
@@ -198,7 +199,7 @@ def find_center_vo(
     steps = steps[np.abs(steps) <= (columns - 1) / 2]
     if len(steps) == 0:
         raise ValueError(
-            f"find_center_vo: {low} to {high} pixels from the middle is not on a detector of "
+            f"find_center_vo: {low} to {high} pixels from the middle are not on a detector of "
             f"{width} pixels"
         )
     first, last = steps[0], steps[-1]
@@ -225,7 +226,7 @@ def find_center_vo(
 
 
 def _half_turn(angles: Any, n_angles: int) -> NDArray[np.intp] | None:
-    """Projections of half a turn by angle; None for all, as they are stored."""
+    """Indices of the projections of half a turn, by angle. None: all, in storage order."""
     if angles is None:
         return None
     table = table_of("find_center_vo", angles, n_angles)
@@ -235,7 +236,7 @@ def _half_turn(angles: Any, n_angles: int) -> NDArray[np.intp] | None:
 
 
 def _fewer_columns(n_steps: int, columns: int) -> int:
-    """Number of columns that the first of several searches averages; 1 for no further search."""
+    """Number of columns averaged in a preceding search, or 1 without one."""
     fewer = 1
     while n_steps > MANY_STEPS * fewer and columns >= 2 * fewer * LEAST_COLUMNS:
         fewer *= 2
@@ -245,7 +246,7 @@ def _fewer_columns(n_steps: int, columns: int) -> int:
 def _likely_steps(
     sinogram: Any, steps: Any, by_rows: int, by_columns: int, ratio: float, drop: int
 ) -> Any:
-    """Steps around the deepest minima of a search on fewer columns; all if there are not many."""
+    """Steps around the deepest minima of a search on means of columns, or all if they are few."""
     columns = sinogram.shape[1] // by_columns
     fewer = _fewer_columns(len(steps), columns)
     if fewer == 1:
@@ -263,10 +264,10 @@ def _likely_steps(
 
 
 def _deepest_within(steps: Any, metrics: Any, end: int) -> int:
-    """Index of the least value that is lower than both beside it; `end` if there is none.
+    """Index of the least value that is lower than both neighbours, or `end` without one.
 
-    The measure falls towards the ends of a wide search, where one view no longer overlaps the
-    other: a minimum in between is more likely the axis.
+    The values decrease towards the ends of a wide search, where the two views no longer overlap. A
+    minimum in between is therefore more likely to be the axis.
     """
     lower = (metrics[1:-1] < metrics[:-2]) & (metrics[1:-1] < metrics[2:])
     within = np.flatnonzero(lower & (steps[2:] - steps[:-2] == 2)) + 1
@@ -274,12 +275,12 @@ def _deepest_within(steps: Any, metrics: Any, end: int) -> int:
 
 
 def _reductions(n_angles: int, width: int) -> tuple[int, int]:
-    """Numbers of rows and columns that the coarse search averages."""
+    """Numbers of rows and columns averaged in the coarse search."""
     return (2 if n_angles > MANY else 1), (4 if width > WIDE else 1)
 
 
 def _stacked(sinogram: Any, sigma: tuple[int, int], by_rows: int, by_columns: int) -> Any:
-    """Make an array for two sinograms, one above the other, with the smoothed one on top."""
+    """Allocate an array for two sinograms, one above the other, with the smoothed one on top."""
     xp = array_namespace(sinogram)
     rows, columns = sinogram.shape[0] // by_rows, sinogram.shape[1] // by_columns
     stack = xp.empty((2 * rows, columns), dtype=xp.float32)
@@ -298,19 +299,19 @@ def _stacked(sinogram: Any, sigma: tuple[int, int], by_rows: int, by_columns: in
 
 
 def _metrics(stack: Any, shifts: Any, ratio: float, drop: int) -> Any:
-    """Sum, for each shift, the spectrum where it should be empty.
+    """Sum the spectrum in the double wedge for each shift.
 
     Parameters
     ----------
-    stack : array
-        From `_stacked`, (2 * angles, detector_x); its lower half is overwritten.
+    stack : array, shape (2 * angles, detector_x)
+        From `_stacked`. Its lower half is overwritten.
     shifts : numpy.ndarray
-        Columns by which the mirrored sinogram is moved to the right.
+        Columns by which the mirrored sinogram is shifted to the right.
 
     Returns
     -------
     numpy.ndarray
-        One value a shift.
+        One sum per shift.
     """
     xp = array_namespace(stack)
     rfft2 = scipy_module(stack, "fft").rfft2
@@ -323,16 +324,16 @@ def _metrics(stack: Any, shifts: Any, ratio: float, drop: int) -> Any:
         _mirror(xp, stack, float(shift), term)
         spectrum = rfft2(stack)
         xp.abs(spectrum, out=magnitudes)
-        del spectrum  # so that two spectra are never alive at once
+        del spectrum  # before the next one is allocated
         xp.multiply(magnitudes, mask, out=magnitudes)
         metrics[i] = magnitudes.sum()
     return metrics.get() if on_gpu(stack) else metrics
 
 
 def _mirror(xp: Any, stack: Any, shift: float, term: Any) -> None:
-    """Fill the lower half with the upper one mirrored and moved to the right by `shift`.
+    """Fill the lower half with the upper half, mirrored and shifted to the right by `shift`.
 
-    Columns that it does not reach are filled from the upper half turned upside down, which nearly
+    Columns that it does not cover are filled from the vertically flipped upper half, which nearly
     continues the sinogram.
     """
     n_rows, width = stack.shape[0] // 2, stack.shape[1]
@@ -363,10 +364,10 @@ def _cubic(distance: float) -> float:
 
 
 def _empty_wedge(xp: Any, shape: tuple[int, int], ratio: float, drop: int) -> Any:
-    """Mask where the spectrum of a 360-degree sinogram is empty: equation 3 of the paper.
+    """Mask of the double wedge in the spectrum of a 360-degree sinogram: equation 3 of the paper.
 
-    The layout is that of a real FFT: rows in the FFT's order, columns of frequencies from 0 on.
-    Columns that stand for two columns of the full spectrum have the weight 2.
+    The layout is that of a real FFT: rows in the order of the FFT, and columns of frequencies from
+    0. Columns that represent two columns of the full spectrum have the weight 2.
     """
     rows, width = shape
     row = np.abs(np.rint(np.fft.fftfreq(rows) * rows))
@@ -374,7 +375,7 @@ def _empty_wedge(xp: Any, shape: tuple[int, int], ratio: float, drop: int) -> An
     limit[row <= min(drop, math.ceil(0.05 * rows))] = -1
     column = np.arange(width // 2 + 1)
     weight = np.where((column == 0) | (2 * column == width), 1, 2).astype(np.float32)
-    weight[:2] = 0  # the middle columns hold the mean
+    weight[:2] = 0  # the first columns contain the mean
     mask = xp.empty((rows, len(column)), dtype=xp.float32)
     mask[...] = xp.asarray(weight)
     beyond = xp.asarray(limit)[:, None] < xp.asarray(column.astype(np.float32))
@@ -383,7 +384,7 @@ def _empty_wedge(xp: Any, shape: tuple[int, int], ratio: float, drop: int) -> An
 
 
 def _vertex(values: Any, at: int) -> float:
-    """Position of the minimum of the parabola through three values, in steps from `at`."""
+    """Position of the minimum of a parabola through the values around `at`, in steps."""
     if not 0 < at < len(values) - 1:
         return 0.0
     left, mid, right = (float(v) for v in values[at - 1 : at + 2])

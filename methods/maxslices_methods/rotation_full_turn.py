@@ -1,4 +1,4 @@
-"""Find how much the two halves of a full turn overlap: the axis is near the detector's edge."""
+"""Rotation axis and overlap of a full turn whose axis is near the edge of the detector."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Image = NDArray[np.float32]
 Side = Literal["left", "right"]
 
 LEAST_WINDOW = 6
-"""Fewest columns that are compared, as in Algotom."""
+"""Least number of columns that are compared, as in Algotom."""
 UNLIKE = 0.2
-"""One less the correlation of both halves above which they hardly see the same. Of discs with 1 %
-noise it is 0.005 at the right place, and 0.26 or more where the halves do not overlap."""
+"""One minus the correlation above which the two halves hardly show the same. For discs with 1 %
+noise it is 0.005 at the right position, and at least 0.26 where the halves do not overlap."""
 PARABOLA = 2
-"""Places on either side of the best one through which the parabola of its sharpness goes."""
+"""Positions on either side of the best one to which the parabola of its sharpness is fitted."""
 LINES_BYTES = 256_000
-"""Most bytes of each of the two buffers for lines that filters of scipy.ndimage have: `BUFFER_SIZE`
+"""Largest size in bytes of each of the two line buffers of scipy.ndimage's filters: `BUFFER_SIZE`
 in its C code."""
 GAUSS_REACH = 8
-"""Pixels that the Gaussian filter reaches: four standard deviations."""
+"""Radius of the Gaussian filter in pixels: four standard deviations."""
 SMALL_BYTES = 2**15 + 2**13
-"""Bytes of NumPy's buffers, of a window and of Python objects, which count where the data are
-small."""
+"""Bytes of NumPy's buffers, of a window and of Python objects, which matter for small
+data."""
 
 
 @from_ledger
@@ -44,7 +44,7 @@ def _find_center_360_bytes(
     n_angles, _, width = shape
     m.alloc(shape, dtype)
     m.alloc((n_angles, width), np.float32)
-    if m.device == "cuda":  # it goes on with one sinogram, on the host
+    if m.device == "cuda":  # continues with one sinogram on the host
         return
     half = n_angles // 2 + 1
     m.alloc_bytes(SMALL_BYTES)
@@ -52,7 +52,7 @@ def _find_center_360_bytes(
         m.alloc((half, width), np.float32)
     if denoise:  # lines of its input and its output in double precision
         m.free(m.library(2 * min(LINES_BYTES, half * (width + 2 * GAUSS_REACH) * 8)))
-    # A window of each half, and what their correlation takes, in double precision.
+    # A window of each half, and the scratch of their correlation, in double precision.
     m.alloc_bytes(6 * half * LEAST_WINDOW * 8)
 
 
@@ -90,9 +90,9 @@ def find_center_360(
         Index of the sinogram in the whole scan, by which the runner chooses `data`; by default the
         middle one.
     win_width : int
-        Columns at the edge of one half that are searched in the other; at least 6.
+        Columns at the edge of one half that are searched in the other, at least 6.
     side : {"left", "right"}, optional
-        Side of the detector with the axis; by default both are tried.
+        Side of the detector with the axis. By default, both are tried.
     denoise : bool
         Whether both halves are smoothed first.
     norm : bool
@@ -175,7 +175,7 @@ def find_center_360(
 def _metrics(
     front: Image, behind: Image, n_columns: int, side: str, *, norm: bool, use_overlap: bool
 ) -> NDArray[np.float64]:
-    """Dissimilarity of the edge of `behind` and each window of `front`; smallest at the overlap."""
+    """Dissimilarity of the edge of `behind` and each window of `front`, least at the overlap."""
     down = np.linspace(1, 0, n_columns)
     if side == "right":
         edge, own, other = behind[:, :n_columns], down, 1 - down
@@ -197,14 +197,14 @@ def _metrics(
 
 
 def _unlikeness(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> float:
-    """One minus the correlation coefficient; 1 if either is constant."""
+    """One minus the correlation coefficient, or 1 if either is constant."""
     a, b = a - a.mean(), b - b.mean()
     scale = np.sqrt(np.vdot(a, a) * np.vdot(b, b))
     return float(abs(1 - np.vdot(a, b) / scale)) if scale > 0 else 1.0
 
 
 def _sharpness(metrics: NDArray[np.float64]) -> tuple[float, float]:
-    """Curvature at the least value, and its place between the columns."""
+    """Curvature at the least value, and its position between the columns."""
     place = int(np.clip(np.argmin(metrics), PARABOLA, len(metrics) - PARABOLA - 1))
     around = metrics[place - PARABOLA : place + PARABOLA + 1]
     curvature = abs(np.polyfit(np.arange(len(around)), around, 2)[0])

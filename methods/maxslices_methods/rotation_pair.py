@@ -32,7 +32,7 @@ class OppositeFrames:
     tol: float
     """Accuracy in pixels."""
     guess: float | None
-    """Approximate axis in pixels; None: the middle."""
+    """Approximate axis in pixels, or None for the middle."""
 
 
 @from_ledger
@@ -138,7 +138,7 @@ def _axis(first: Frame, last: Frame, tol: float, guess: float | None) -> float:
 
 
 def _shift(image: Frame, moved: Frame, per_pixel: float) -> float:
-    """Columns by which `moved` has to be shifted to lie on `image`."""
+    """Columns by which `moved` must be shifted to match `image`."""
     product = scipy.fft.fft2(image) * np.conj(scipy.fft.fft2(moved))
     product /= np.maximum(np.abs(product), 100 * np.finfo(np.float32).eps)
     peak = np.unravel_index(np.argmax(np.abs(scipy.fft.ifft2(product))), product.shape)

@@ -28,8 +28,8 @@ from ._stripe_wavelet import (
 from .namespaces import array_namespace, on_gpu, scipy_module
 
 FOURIER_ROWS = 32
-"""Profiles transformed at one time. Fewer are padded to this number, because cuFFT's rounding may
-depend on the number of rows."""
+"""Number of profiles transformed together. Fewer are padded to this number, because cuFFT's
+rounding may depend on the number of rows."""
 
 OBJECT_BYTES = {"cuda": 0, "cpu": 8 * 1024}
 """Bytes of array objects and other Python objects, which count on a CPU."""
@@ -76,11 +76,11 @@ def remove_stripe_based_sorting(
     data : array, float32 or uint16, shape (angles, detector_y, detector_x)
         Sinograms.
     size : int
-        Width of the median filter in pixels; 1 changes nothing.
+        Width of the median filter in pixels. 1 changes nothing.
     dim : {1, 2}
         1: a line filter across the columns. 2: a square filter, also along the sorted values.
     angles : array, shape (angles,), optional
-        Angles in radians, by which equal values are ordered; by default they stay as stored.
+        Angles in radians, by which equal values are ordered. By default, they are in storage order.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def _ti_max_slices(
     available_memory: int,
     device: Literal["cuda", "cpu"] = "cuda",
 ) -> tuple[int, np.dtype[np.float32]]:
-    """Number of sinograms that fit, by the larger of two moments."""
+    """Number of sinograms that fit, by the larger of two peaks."""
     n_angles, width = other_dims
     even = width + width % 2
     n_frequencies = even // 2 + 1
@@ -151,7 +151,7 @@ def _ti_max_slices(
 
 
 def _ti_response(width: int, beta: float) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the spectrum of the low-pass kernel less that of the identity.
+    """Return the spectrum of the low-pass kernel minus that of the identity.
 
     The kernel is ``beta * r ** abs(k)`` with ``r = (1 - beta) / (1 + beta)``: it solves
     u - c u'' = v with c = (1 - beta^2) / (4 beta^2).
@@ -250,7 +250,7 @@ def _fw_work(
     levels: int,
     pad: int,
 ) -> tuple[int, int]:
-    """Bytes of making the tables, and of everything after that besides the data."""
+    """Bytes of computing the tables, and bytes of all later memory except the data."""
     tables, filtering = Ledger(device), Ledger(device)
     if device == "cpu":
         # Python objects of levels and tables, and a buffer of NumPy's.
@@ -284,7 +284,7 @@ def _fw_needs(
 
 
 def _mirrored(n_angles: int, level: int | None, pad: bool | None) -> int:
-    """Number of angles that are mirrored at either end."""
+    """Number of angles that are mirrored at each end."""
     is_padded = level is None if pad is None else pad
     return n_angles // 2 if is_padded else 0
 
@@ -332,8 +332,8 @@ def remove_stripe_fw(
         Whether the sinogram is padded at both ends by half of its angles, mirrored. By default it
         is padded if `level` is None.
     angles : array, shape (angles,), optional
-        Angles in radians. Projections are filtered in the order of their angles; by default as
-        stored.
+        Angles in radians. Projections are filtered in the order of their angles, or by default in
+        storage order.
 
     Returns
     -------
@@ -380,12 +380,12 @@ def _take(data: Any, order: NDArray[np.intp], out: Any) -> None:
     if is_stored_order(order):
         out[...] = data
         return
-    for place, projection in enumerate(order):  # all at once would need another array
+    for place, projection in enumerate(order):  # together they would need another array
         out[place] = data[projection]
 
 
 def _subtract(data: Any, order: NDArray[np.intp], by_angle: Any, out: Any) -> None:
-    """Subtract values that are by angle from projections as they are stored."""
+    """Subtract values sorted by angle from projections in storage order."""
     xp = array_namespace(data)
     if is_stored_order(order):
         xp.subtract(data, by_angle, out=out)

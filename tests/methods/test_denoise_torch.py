@@ -136,12 +136,12 @@ def other_weights(path, change):
 WRONG_WEIGHTS = {
     "shape": (
         lambda t: t.update({"down.1.0.bias": np.zeros(9, np.float32)}),
-        r"another model than denoise_unet's: down\.1\.0\.bias is 9 in place of 8$",
+        r"does not have the weights of denoise_unet: down\.1\.0\.bias is 9 instead of 8$",
     ),
     "missing": (lambda t: t.pop("last.weight"), r"last\.weight 1x4x1x1 is missing$"),
     "unknown": (
         lambda t: t.update(head=np.zeros((2, 3), np.float32)),
-        r"head 2x3 is not known$",
+        r"head 2x3 is unknown$",
     ),
     "all": (
         lambda t: [t.clear(), t.update({"conv1.weight": np.zeros((64, 3, 7, 7), np.float32)})],
@@ -187,7 +187,7 @@ def test_a_dtype_that_numpy_lacks_is_named(tmp_path):
     path = tmp_path / "w.safetensors"
     text = b'{"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}}'
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"\0" * 4)
-    with pytest.raises(ValueError, match=r"numbers that NumPy has no dtype for: .*bfloat16"):
+    with pytest.raises(ValueError, match=r"numbers without a NumPy dtype: .*bfloat16"):
         read_tensors(path)
 
 

@@ -52,14 +52,14 @@ def test_nothing_is_left_above_the_cutoff():
     assert np.abs(outside[16:48, 0, 16:48]).max() < 0.1 * np.abs(inside[16:48, 0, 16:48]).max()
 
 
-def test_what_matters_on_a_gpu_alone_is_said_once(rows, caplog, monkeypatch):
+def test_parameters_for_gpus_only_are_logged_once_as_ignored(rows, caplog, monkeypatch):
     monkeypatch.setattr(httomo_names, "logged_unused", set())
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             LPRec3d_tomobar(rows, RADIANS, min_mem_usage_filter=False)
     assert [record.getMessage() for record in caplog.records] == [
-        "LPRec3d_tomobar: min_mem_usage_filter=False matters to httomolibgpu on a GPU alone, and "
-        "is not used"
+        "LPRec3d_tomobar: min_mem_usage_filter=False applies only to httomolibgpu on a GPU, and "
+        "is ignored"
     ]
 
 
