@@ -93,7 +93,7 @@ def test_coefficients_are_read_from_discorpys_file(data, tmp_path):
     file.write_text("xcenter = 2.5\nycenter = 1.5\nfactor0 = 0.9\nfactor1 = 0.01\n")
     expected = undistorted(data, xcenter=2.5, ycenter=1.5, list_fact=[0.9, 0.01])
     np.testing.assert_array_equal(undistorted(data, metadata_path=str(file)), expected)
-    with pytest.raises(ValueError, match="no file of Discorpy"):
+    with pytest.raises(ValueError, match="not a file of Discorpy"):
         undistorted(data, metadata_path=str(tmp_path / "none.txt"))
     file.write_text("xcenter = 2.5\nycenter = 1.5\n")
     with pytest.raises(ValueError, match="list_fact"):

@@ -56,7 +56,7 @@ def fast_length(n: int) -> int:
 
 
 def last_chunk(n: int, chunk: int) -> int:
-    """Size of the last chunk of n: a whole chunk or the remainder."""
+    """Size of the last chunk of n slices: a full chunk or the remainder."""
     return n - chunk * (-(-n // chunk) - 1)
 
 
@@ -75,10 +75,11 @@ class Formula(NamedTuple):
     counted: str = "1"
     """Key of `COUNTS`."""
     k: int = 0
-    """Slices of a chunk, where the count has chunks."""
+    """Slices of a chunk, if `count` has chunks."""
     points: tuple[tuple[int, int], ...] = ()
-    """Observed (slices, value), in order, if no formula agrees with them; else empty. Between two
-    of them the value of the next one counts. Beyond the last one the value grows with n."""
+    """Observed (slices, value), in order, if no formula agrees with them, else empty. Between two
+    observations the value is that of the next one. Beyond the last one it grows in proportion to
+    n."""
 
     def at(self, n: int) -> int:
         """Value for n slices."""
@@ -120,7 +121,7 @@ def fits(points: Mapping[int, int]) -> Iterator[Formula]:
         if name in _NOT_FITTED:
             continue
         if name in _CHUNKED and padded is not None and len(ns) == 2:
-            break  # some size of chunks fits any two points
+            break  # any two points agree with some chunk size
         for k in range(2, ns[-1] + 1) if name in _CHUNKED else (0,):
             fewest = count(low, k)
             for other in reversed(ns):  # the largest n at which the count differs
@@ -139,7 +140,7 @@ def fits(points: Mapping[int, int]) -> Iterator[Formula]:
 
 
 def _padded_line(points: Mapping[int, int]) -> Formula | None:
-    """Line above all points; None if they are not near it."""
+    """Line above all points, or None if they are not near a line."""
     low, high = min(points), max(points)
     rise = points[high] - points[low]
     step = -(-rise // (high - low))
@@ -151,7 +152,7 @@ def _padded_line(points: Mapping[int, int]) -> Formula | None:
 
 
 def first_fit(points: Mapping[int, int]) -> Formula | None:
-    """Simplest formula through all points; None if no formula agrees."""
+    """Simplest formula through all points, or None if no formula agrees."""
     return _first_fit(tuple(sorted(points.items())))
 
 

@@ -1,4 +1,4 @@
-"""Measured calls of a method within the memory that may be used, and what they leave allocated."""
+"""Measured calls of a method within a memory limit, and the memory that they retain."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..errors import DeviceError, EstimatorError, MethodError
 from ..trial.trial import MeasuredCall, Trial
 
 LIMIT_S = 2.5
-"""Time for the calls of one probe beyond the small ones, so that a pipeline of ten methods is
-measured in 25 s. LPRec3d_tomobar makes ten calls of 32 to 61 slices in it on an H200."""
+"""Time limit in seconds for the calls of one probe after the small ones. A pipeline of ten methods
+is then measured in 25 s. On an H200, LPRec3d_tomobar makes ten calls of 32 to 61 slices in it."""
 REACH = 4
 """Factor by which a model is extrapolated beyond the slices that were run. A cost hidden behind
-another one shows at a quarter of the answer, or is less than a third of it. At worst, a further
-slice takes 4 times its input (input, output, and twice as much for temporaries), or 4 times the
-memory of a slice so far."""
+another one is visible at a quarter of the answer, or is less than a third of it. At worst, a
+further slice takes 4 times its input (input, output, and twice as much for temporaries), or 4 times
+the memory of a slice so far."""
 FIRST = (1, 2, 3, 4, 8, 17, 32)
 """Slice counts for the first call, tried in turn until the method runs. The small ones suit pairs
-and padding; the others are one more than windows of 3, 7 and 16 slices. Chosen, not measured."""
+and padding. The others are one more than windows of 3, 7 and 16 slices. Chosen, not measured."""
 _NOT_SIZES = (
     ImportError,
     NameError,
@@ -34,11 +34,11 @@ _NOT_SIZES = (
     OSError,
     SyntaxError,
 )
-"""Errors that do not depend on the number of slices: no other number is tried after them."""
+"""Errors that do not depend on the number of slices, after which no other number is tried."""
 
 
 class MethodCalls:
-    """Call a method, and bound the memory and time of further calls.
+    """Calls of a method, and bounds of the memory and time of further calls.
 
     The answer is for `available_bytes` and at most `total_slices`. Calls may use `run_bytes`.
     """
@@ -51,7 +51,7 @@ class MethodCalls:
         self.available_bytes, self.total_slices = available_bytes, total_slices
         self.run_bytes = min(run_bytes, available_bytes)
         self.notes: list[str] = []
-        """Why the method fails on fewer slices, if it does."""
+        """Reason why the method fails on fewer slices, or empty."""
         self._whole_bytes, self._side_bytes = self.run_bytes, 0
         self._has_pool = self.backend.kind == "cuda"
         self._before_bytes = trial.pool_bytes() if self._has_pool else 0
@@ -72,7 +72,7 @@ class MethodCalls:
         for n in tried:
             try:
                 self.first = self._checked(self.trial.once(n))
-            except DeviceError:  # its message has the next step
+            except DeviceError:  # its message names the next step
                 raise
             except Exception as error:  # noqa: BLE001  raised below if no number of slices runs
                 errors.append(error)
@@ -88,7 +88,7 @@ class MethodCalls:
         raise self._cannot(worst, tried[: len(errors)]) from worst
 
     def measured(self, n: int, run: Callable[[int], MeasuredCall]) -> MeasuredCall | None:
-        """Measure a call with n slices; None if memory ran out."""
+        """Measure a call with n slices. Returns None if memory ran out."""
         try:
             with self._limit(n):
                 rung = self._checked(run(n))
@@ -106,7 +106,7 @@ class MethodCalls:
         Raises
         ------
         MethodError
-            If it is not.
+            If its result is not a block.
         """
         meta = self.trial.meta
         if fault := "" if meta.side_results else self.trial.output.why_not_data:
@@ -122,21 +122,21 @@ class MethodCalls:
         return max(0.0, many_s + slice_s * (n - many))
 
     def in_time(self, least: int, wanted: int, time_s: float) -> int:
-        """Most slices, from `least` to `wanted`, of a call that takes at most `time_s`."""
+        """Largest number of slices, from `least` to `wanted`, that takes at most `time_s`."""
         if self.duration_s(wanted) <= time_s:
             return wanted
         return last_true(lambda k: self.duration_s(k) <= time_s, least, wanted)
 
     def may_take(self, n_bytes: float) -> bool:
-        """True if a call that takes at most this may be made: it fits, or the pool limits it."""
+        """True if a call with this upper bound is allowed: it fits, or the pool limits it."""
         takes_elsewhere = self.trial.uses_outside or self.trial.meta.array_module == "torch"
         return n_bytes <= self.run_bytes or (self._has_pool and not takes_elsewhere)
 
     def reach(self, n: int, points: Sequence[tuple[int, int]]) -> int:
-        """Most slices, up to n, of a next call, after calls with these peaks (slices, bytes).
+        """Largest number of slices, up to n, for a call after the peaks (slices, bytes).
 
-        The worst case is as much memory per slice as any peak near the last, or `REACH` times the
-        steepest slope from there on.
+        The worst case is the largest memory per slice of any peak near the last one, or `REACH`
+        times the steepest slope from there.
         """
         last, size = points[-1]
         near = max(b / m for m, b in points if REACH * m >= last)
@@ -147,7 +147,7 @@ class MethodCalls:
         )
 
     def _limit(self, n: int) -> AbstractContextManager[None]:
-        """Limit the pool to the available memory, with side data and retained memory in it.
+        """Limit the pool to the available memory, including side data and retained memory.
 
         The call with the fewest slices is not limited, because a plan needs its peak even if it
         does not fit.
@@ -180,21 +180,21 @@ class MethodCalls:
 
 
 LEAST_BYTES = CUDA_GRANULE_BYTES
-"""Fewer bytes than an allocator's granule are not counted as left by a call."""
+"""Least retained memory that counts: the granule of the allocator."""
 
 
 class RetainedMemory:
-    """Memory that stays allocated between calls, from the first call on."""
+    """Memory that stays allocated between calls, starting with the first call."""
 
     def __init__(self, trial: Trial, first: MeasuredCall) -> None:
         self._trial = trial
         self.left_bytes = first.left_bytes
-        """Bytes that the first call left allocated for good."""
+        """Bytes that the first call left permanently allocated."""
         self.lost_bytes = 0
-        """Bytes that a leak takes in a whole scan."""
+        """Bytes that leak in a whole scan."""
         self.accumulates = self.leaks = False
         """`accumulates`: each new number of slices leaves memory allocated. `leaks`: every call
-        does."""
+        leaves memory allocated."""
         self._kept: dict[int, int] = {}
         self._lost: dict[int, int] = {}
         self._entry = 0, 0
@@ -208,7 +208,7 @@ class RetainedMemory:
         Parameters
         ----------
         again : MeasuredCall
-            A call with as many slices as the first.
+            A call with as many slices as the first call.
         more : MeasuredCall or None
             A call with a new number of slices, fewer than an earlier call had.
         other : MeasuredCall
@@ -225,7 +225,7 @@ class RetainedMemory:
             self.left_bytes -= self._entry[1]
 
     def enter(self, rung: MeasuredCall) -> int:
-        """Add a call; returns the bytes that earlier calls of a run would have left in the pool."""
+        """Add a call, and return the bytes that earlier calls of a run would leave in the pool."""
         before_bytes = max(self.left_bytes, rung.before_bytes)
         if self.leaks or self.accumulates:
             fewest, entry_bytes = self._entry
@@ -236,14 +236,14 @@ class RetainedMemory:
         return before_bytes
 
     def kept(self) -> tuple[tuple[int, int], ...]:
-        """Points (slices, bytes) of the retained memory; empty if calls free everything."""
+        """Points (slices, bytes) of the retained memory, empty if calls free everything."""
         if all(size < LEAST_BYTES for size in self._kept.values()):
             return ()
         stays = self._trial.stays_bytes + self.lost_bytes
         return tuple((n, size + stays) for n, size in sorted(self._kept.items()))
 
     def lose(self, model: MemoryModel, available_bytes: int, total_slices: int) -> str:
-        """Count a leak over a whole scan, in the largest blocks that fit; returns a note on it."""
+        """Count a leak over a whole scan in the largest blocks that fit, and return a note."""
         if not self._lost:
             return ""
         n, a_call = max(self._lost.items())
@@ -254,7 +254,7 @@ class RetainedMemory:
 
         block = total_slices
         while block > (fits := model.max_slices(available_bytes - lost(block), block)) > 0:
-            block = fits  # smaller blocks are more calls, which lose more
+            block = fits  # smaller blocks need more calls, which leak more
         self.lost_bytes = lost(block if fits else 1)
         return (
             f"each call loses memory ({format_bytes(a_call)} with {n} slices): "

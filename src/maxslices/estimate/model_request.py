@@ -11,28 +11,28 @@ import numpy as np
 from ..core.memory_model import MemoryModel
 from ..core.method_meta import MethodMeta
 
-if TYPE_CHECKING:  # measuring is imported when something is measured
+if TYPE_CHECKING:  # imported only for measurements
     from ..block_effect.effect import BlockEffect
     from .probe_result import Probe
 
 Origin = Literal["declared", "recorded", "replayed", "probed"]
-"""Where a model comes from, in the order in which they are tried."""
+"""Sources of a model, in the order in which they are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A method with its parameters and data, for which a memory model is wanted."""
+    """Method with its parameters and data, whose memory model is requested."""
 
     meta: MethodMeta
     """The method."""
     slice_dim: int
     """Axis of the slices: 0 for projections, 1 for sinograms."""
     other_dims: tuple[int, int]
-    """The two dims that remain, in array order."""
+    """The two other dims, in array order."""
     dtype: np.dtype[Any]
     """Input dtype."""
     parameters: Mapping[str, Any]
-    """The user's parameters; those that an earlier step will compute are missing."""
+    """The user's parameters, without those that an earlier step computes."""
     total_slices: int
     """Slices of the whole scan."""
 
@@ -43,7 +43,7 @@ class ModelRequest:
 
     @property
     def most_slices(self) -> int:
-        """Most slices of one call."""
+        """Largest number of slices of one call."""
         if self.meta.sample_slices is None:
             return self.total_slices
         sampled = self.meta.sampled_range(self.total_slices, **self.parameters)
@@ -51,28 +51,28 @@ class ModelRequest:
 
 
 class NoAnswerError(LookupError):
-    """A source has no answer; the message has the reason, or is empty."""
+    """A source has no answer. The message is the reason, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A memory model and where it comes from."""
+    """Memory model and its source."""
 
     model: MemoryModel
     """Bytes for n slices."""
     origin: str
     """"declared", "declared for CUDA", "recorded", "replayed" or "probed"."""
     why: str = ""
-    """Why this source was used, and notes on it; empty for declared estimators. Lines after the
-    first are details."""
+    """Reason for this source, with notes. Empty for declared estimators. Lines after the first are
+    details."""
     output_dtype: np.dtype[Any] | None = None
-    """Measured dtype of the result; None if declared or not measured."""
+    """Measured dtype of the result, or None if it is declared or was not measured."""
     output_dims: tuple[int, int] | None = None
-    """Measured other two dims of the result; None if declared or not measured."""
+    """Measured other two dims of the result, or None if declared or not measured."""
     pace_s: tuple[float, float] | None = None
-    """Seconds of a call, and of each slice in it; None if not timed."""
+    """Seconds of a call and of each slice in it, or None if not timed."""
     blocks: BlockEffect | str = ""
-    """Effect of the block's size on the result, or the reason why blocks were not compared."""
+    """Effect of the block size on the result, or the reason why blocks were not compared."""
 
     @classmethod
     def of_probe(cls, probe: Probe, origin: Origin, why: str) -> ResolvedModel:

@@ -27,14 +27,14 @@ from ..errors import EstimatorError, UntraceableError, UsageError
 from .model_request import ModelRequest, NoAnswerError, Origin, ResolvedModel
 from .request_key import Environment, RequestKey, environment, request_key
 
-if TYPE_CHECKING:  # measuring is imported when something is measured
+if TYPE_CHECKING:  # imported only for measurements
     from ..block_effect.effect import BlockEffect
     from .probe_result import Probe
     from .recorded import Records
 
 ENTRY_POINT_GROUP = "maxslices.estimators"
-"""Entry points of packages that find the models of methods for one array module. The entry point
-has the module's name (``array_module="torch"``); its object is a `MethodTracer`."""
+"""Entry points of packages that find the models of methods for one array module. The name of an
+entry point is the module's (``array_module="torch"``), and its object is a `MethodTracer`."""
 LOGGER = logging.getLogger("maxslices.plan")
 MEASURED = "%s: its memory is measured, by runs on a few slices"
 """Message logged before a method is measured, which may take long."""
@@ -49,19 +49,19 @@ _INSTEAD = {
 
 
 class ModelResolver:
-    """Find memory models for one device.
+    """Finder of memory models for one device.
 
     Parameters
     ----------
     device : {"cuda", "cpu"}
         Kind of the device.
     backend : Backend, optional
-        The device, if present: methods without an estimator are probed on it.
+        The device, if present. Methods without an estimator are probed on it.
     records : Records, optional
         Earlier probes. For a device that is not present, records of any device of its kind are
         used.
     available_bytes : int, optional
-        Memory that a method may take, at most.
+        Largest memory that a method may take.
     side : mapping, optional
         Flats and darks as `ArraySpec`.
     forced : {"declared", "recorded", "replayed", "probed"}, optional
@@ -134,7 +134,7 @@ class ModelResolver:
         raise EstimatorError(f"{subject}: {', '.join(filter(None, reasons))}: {_INSTEAD[origin]}")
 
     def learn(self, request: ModelRequest, n_slices: int, measured_bytes: int) -> bool:
-        """Raise a method's record to a measured peak; returns True if it was too low."""
+        """Raise a method's record to a measured peak. Returns True if it was too low."""
         if self.backend is None or self.records is None:
             return False
         key = request_key(request, self._side)
@@ -184,7 +184,7 @@ class ModelResolver:
     def _kept(
         self, request: ModelRequest, key: RequestKey, records: Records
     ) -> ResolvedModel | None:
-        """Answer from the user's records; None if they do not cover the request."""
+        """Answer from the user's records, or None if they do not cover the request."""
         is_cpu, how = self.device == "cpu", ""
         if self.backend is None:
 
@@ -229,7 +229,7 @@ class ModelResolver:
             return self._probed(request, f"it cannot be replayed ({error}); ")
 
     def _probed(self, request: ModelRequest, before: str = "") -> ResolvedModel:
-        """Measure a method; `before` is the first part of the answer's explanation."""
+        """Measure a method. `before` is the first part of the answer's explanation."""
         if self.backend is None and self.device == "cuda" and request.meta.host_only:
             return self._on_host(request)
         if self.backend is None:
@@ -250,7 +250,7 @@ class ModelResolver:
     def _compared(
         self, request: ModelRequest, backend: Backend, measured: Probe
     ) -> BlockEffect | str:
-        """Compare blocks of two sizes, or return the reason why not; warn of a missing halo."""
+        """Compare blocks of two sizes, or return the reason why not. Warns of a missing halo."""
         from ..block_effect.compare_blocks import study_blocks
 
         fitting = measured.model().max_slices(self._available_bytes, request.total_slices)
@@ -292,9 +292,9 @@ class MethodTracer(Protocol):
         request : ModelRequest
             The method with its parameters and data.
         supplied : mapping
-            Flats and darks as `ArraySpec`; a model does not count them.
+            Flats and darks as `ArraySpec`, which a model does not count.
         device : str
-            Name such as "cuda:0"; "" if the device is not present.
+            Name such as "cuda:0", or "" if the device is not present.
 
         Returns
         -------
@@ -311,7 +311,7 @@ class MethodTracer(Protocol):
 
 @cache
 def find_tracer(array_module: str) -> MethodTracer | None:
-    """Tracer of an array module's methods; None if no installed package has one.
+    """Tracer of an array module's methods, or None if no installed package has one.
 
     Raises
     ------
@@ -332,8 +332,8 @@ def find_tracer(array_module: str) -> MethodTracer | None:
 def supports_device(meta: MethodMeta, device: Device) -> bool:
     """True if a method's estimator describes a device.
 
-    A ledger describes both; a hand-written ``calc_max_slices`` describes CUDA, unless it
-    names a keyword ``device``.
+    A ledger describes both devices. A hand-written ``calc_max_slices`` describes CUDA, unless it
+    has a parameter ``device``.
     """
     if meta.estimator is None:
         return False
@@ -345,8 +345,8 @@ def supports_device(meta: MethodMeta, device: Device) -> bool:
 def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
     """Memory model of a method whose author declared an estimator.
 
-    A ledger gives it directly. A hand-written ``calc_max_slices`` is inverted by bisection
-    on ``available_memory``; it may answer below 0 for amounts smaller than its fixed costs.
+    A ledger gives it directly. A hand-written ``calc_max_slices`` is inverted by bisection on
+    ``available_memory``. It may return less than 0 for amounts smaller than its fixed costs.
 
     The number of slices in the request does not matter. A ledger, and an estimator with a parameter
     ``device``, are called for the device.
@@ -356,7 +356,7 @@ def declared_model(request: ModelRequest, device: Device) -> MemoryModel:
     EstimatorError
         Here, or later from the model's methods. The estimator raised, did not return a number of
         slices, returned 0 for any amount of memory, some slices for one byte, or fewer slices for
-        more memory; or the ledger counted nothing. The message names the method and the call.
+        more memory. Or the ledger counted nothing. The message names the method and the call.
     """
     meta = request.meta
     name = getattr(meta.estimator, "__name__", repr(meta.estimator))

@@ -22,19 +22,19 @@ from .formula import CHUNKS_OF, Formula, first_fit
 Sizes = tuple[int, ...]
 ONE = Formula(1)
 PERIOD = 16
-"""Numbers of slices of which the maximum counts where memory falls. The largest chunks of the
-methods that were measured have 16 slices."""
+"""Slice counts over which the maximum is taken where memory may decrease. The largest chunks of the
+measured methods have 16 slices."""
 _SAMPLES = (1, 2, 3, 5, 8, 13, 16, 31, 64, 97, 1000, 10**6)
-"""Slices at which moments are compared: odd, even, powers of two, and far beyond any chunk."""
+"""Slice counts at which moments are compared: odd, even, powers of two, and beyond any chunk."""
 _NEAR = 2
 """Moments that are lower than the highest by more than this factor are omitted. The others are
 kept, because they may be the highest at a detector size that a program pads to a power of two."""
 _ENOUGH = 3
-"""Calls that determine a formula: two for its start and step, and one that proves it."""
+"""Number of calls that determine a formula: two for its start and step, and one to prove it."""
 
 
 BESIDE = "beside "
-"""Prefix of the label of a moment at which memory outside the pool was read; the path of the last
+"""Prefix of the label of a moment at which memory outside the pool was read. The path of the last
 call site follows."""
 
 
@@ -79,13 +79,13 @@ class Observation:
             if event.site is not None and alive > highest.get(event.site, (-1, 0))[0]:
                 highest[event.site] = alive, i
         event_of = {paths[site]: i for site, (_, i) in highest.items()}  # of each moment
-        # Of several readings after one call site the largest is kept, as the last of a sorted list.
+        # Of several readings after one call site, the largest is kept: the last of a sorted list.
         largest = {
             BESIDE + _last_path(sequence, each[0]): each
             for each in sorted(readings, key=lambda each: each[2])
         }
         for label, (n_events, held, _) in largest.items():
-            # The pool held at least what was in use: its highest use that `held` allows.
+            # The pool held at least the memory in use: the highest use that `held` allows.
             possible = [i for i in range(n_events - 1) if sizes[i] <= held]
             event_of[label] = max([*possible, n_events - 1], key=lambda i: sizes[i])
         outside = {label: n_bytes for label, (_, _, n_bytes) in largest.items()}
@@ -116,15 +116,15 @@ class Term(NamedTuple):
     path: str
     """Path of the call site."""
     size: Formula
-    """Requested bytes of one."""
+    """Requested bytes of one allocation."""
     number: Formula = ONE
-    """How many there are."""
+    """Number of allocations."""
     is_proven: bool = False
     """True if more calls agree than the formula has unknowns."""
     since: int = 1
-    """Fewest slices for which it holds."""
+    """Fewest slices for which the term is valid."""
     until: int | None = None
-    """Most slices for which it holds."""
+    """Most slices for which the term is valid."""
 
     def n_bytes(self, n: int, granule: int) -> int:
         """Bytes taken for n slices."""
@@ -139,11 +139,11 @@ class PeakModel:
     """Peak of a method for any number of slices."""
 
     moments: Mapping[str, tuple[Term, ...]]
-    """Terms alive at each moment, by the path of the call site that allocates then."""
+    """Terms alive at each moment, by the path of the allocating call site."""
     sites: Mapping[str, CallSite]
     """Call sites by their paths."""
     measured: Mapping[int, int]
-    """Peaks of the calls, by their slices."""
+    """Peaks of the calls, by number of slices."""
     granule_bytes: int = CUDA_GRANULE_BYTES
 
     @classmethod
@@ -153,7 +153,7 @@ class PeakModel:
         granule_bytes: int = CUDA_GRANULE_BYTES,
         cut: Sequence[Observation] = (),
     ) -> PeakModel:
-        """Fit formulas to all calls; if none agree, to the calls with the most slices.
+        """Fit formulas to all calls or, if none agree, to the calls with the most slices.
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class PeakModel:
             Granule to which allocations are rounded up.
         cut : sequence of Observation
             Calls up to the request for which memory ran out. Their moments may be too low, so the
-            allocations of a call site count only where they exceed the formulas of the others.
+            allocations of a call site count only where they exceed the formulas of the other calls.
         """
         ordered = sorted(observations, key=lambda each: each.n_slices)
         moments: dict[str, tuple[Term, ...]] = {}
@@ -188,7 +188,7 @@ class PeakModel:
 
     @cached_property
     def _numbered(self) -> tuple[list[Term], dict[str, list[int]]]:
-        """Distinct terms, and their indices at each moment: most are alive at many moments."""
+        """Distinct terms, and their indices at each moment. Most are alive at many moments."""
         numbers: dict[Term, int] = {}
         moments = {
             label: [numbers.setdefault(term, len(numbers)) for term in terms]
@@ -212,10 +212,10 @@ class PeakModel:
         return max(self.moments_bytes(n).values(), default=0)
 
     def bytes(self, n: int) -> int:
-        """Peak for n slices: of a measured call with n slices, else by the formulas.
+        """Peak for n slices, from a measured call with n slices or else from the formulas.
 
-        It is at least the peak of any call with fewer slices. If memory never falls, it is at most
-        that of any call with more.
+        It is at least the peak of any call with fewer slices. If memory never decreases, it is at
+        most the peak of any call with more slices.
         """
         at_least = max((size for k, size in self.measured.items() if k <= n), default=0)
         if n in self.measured:
@@ -237,7 +237,7 @@ class PeakModel:
         return replace(self, moments=moments, measured=measured)
 
     def with_outside(self, path: str, formulas: Mapping[str, Formula]) -> PeakModel:
-        """Model with memory outside the pool; its moments without a formula are dropped."""
+        """Model with memory outside the pool. Its moments without a formula are omitted."""
         moments = {
             label: (*terms, Term(path, formulas[label], is_proven=True))
             if label in formulas
@@ -248,13 +248,13 @@ class PeakModel:
         return replace(self, moments=moments)
 
     def with_measured(self, measured: Mapping[int, int]) -> PeakModel:
-        """Model with more measured peaks by slices; the larger of two peaks counts."""
+        """Model with further measured peaks by slices, of which the larger of two counts."""
         higher = {n: max(size, self.measured.get(n, 0)) for n, size in measured.items()}
         return replace(self, measured={**self.measured, **higher})
 
     @cached_property
     def may_fall(self) -> bool:
-        """True if more slices may take less."""
+        """True if more slices may need less memory."""
         terms = [term for terms in self.moments.values() for term in terms]
         return any(t.size.may_fall or t.number.may_fall or t.until is not None for t in terms)
 
@@ -266,8 +266,8 @@ class PeakModel:
     def rising(self, n: int) -> int:
         """Largest peak of n slices or a few fewer, because the last block of a plan is smaller.
 
-        Where memory may fall, as with a last chunk that is not full, it is the maximum over
-        `PERIOD` numbers of slices.
+        If memory may decrease, as with a partial last chunk, this is the maximum over `PERIOD`
+        numbers of slices.
         """
         if not self.may_fall:
             return self.bytes(n)
@@ -313,7 +313,7 @@ def _bytes_of(terms: Iterable[Term], n: int, granule: int) -> int:
 
 
 def _in_cut(cut: Observation, label: str, path: str, calls: Sequence[Observation]) -> Sizes:
-    """Sizes of a call site's allocations at one moment of a cut call; () if unknown.
+    """Sizes of a call site's allocations at one moment of a cut call, or () if unknown.
 
     For a moment that the call did not reach, they are taken from a moment at which they were equal
     in all other calls.
@@ -337,8 +337,8 @@ def _in_cut(cut: Observation, label: str, path: str, calls: Sequence[Observation
 def _terms(path: str, points: Mapping[int, Sizes]) -> list[Term]:
     """Terms of one call site at one moment, from sizes by the number of slices.
 
-    A method may work differently from some number of slices on. If no formula agrees with all
-    calls, calls with the fewest slices are left out one by one, and become guesses (`_guess`).
+    A method may work differently above some number of slices. If no formula agrees with all calls,
+    calls with the fewest slices are omitted one by one, and become guesses (`_guess`).
     """
     seen = sorted(points.items())
     for start in range(len(seen) - 1):
@@ -363,7 +363,7 @@ _Formulas = list[tuple[Formula, Formula]]
 
 
 def _grouped(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
-    """Formulas for size and number, if each call has as many different sizes; else None."""
+    """Formulas for size and number, or None if calls have different numbers of distinct sizes."""
     groups = []
     for n, sizes in seen:
         counted: dict[int, int] = {}
@@ -384,10 +384,10 @@ def _grouped(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
 
 
 def _first_and_last(seen: Sequence[tuple[int, Sizes]]) -> _Formulas | None:
-    """Size and number of what all chunks share, and of what the last one has if it is not full.
+    """Formulas for the allocations that all chunks share, and for those of a partial last chunk.
 
-    FFT plans are cached by their shapes: k equal chunks have one plan, and a last chunk that is
-    smaller has another.
+    FFT plans are cached by their shapes: k equal chunks have one plan, and a smaller last chunk has
+    another.
     """
     if {len(sizes) for _, sizes in seen} != {1, 2}:
         return None

@@ -31,48 +31,47 @@ from .probe_result import Probe
 from .sequence_probe import SAME, TRUSTED, NotExplainedError, SequenceProbe
 
 OF_SCAN, LONGEST_S = 0.08, 40.0
-"""Fraction of the whole scan's time, up to 40 s, that a search may take. With calls of 0.2 s, 165
-of 177 recorded peaks were answered to 98 % with a twelfth, and 156 with a twentieth
-(2026-11-24)."""
+"""Fraction of the time of the whole scan that a search may take, up to 40 s. With calls of 0.2 s, a
+twelfth answered 165 of 177 recorded peaks to 98 %, and a twentieth answered 156 (2026-11-24)."""
 _WHOLE = CallSite("", 0, "", "whole call")
-"""Site of the one array that represents a call."""
+"""Call site of the array that represents a whole call."""
 
 
 class PeakSearch(SequenceProbe):
-    """Call a method with more and more slices.
+    """Search by calls of a method with more and more slices.
 
     Parameters
     ----------
     calls : MethodCalls
         The method, after its first call.
-    known : sequence of MeasuredCall
-        Calls that a `SequenceProbe` has made.
+    earlier : sequence of MeasuredCall
+        Earlier calls by a `SequenceProbe`.
     """
 
-    def __init__(self, calls: MethodCalls, known: Sequence[MeasuredCall]) -> None:
+    def __init__(self, calls: MethodCalls, earlier: Sequence[MeasuredCall]) -> None:
         super().__init__(calls)
         self._measure, self._tolerance_bytes = self.trial.measure, self._noise_bytes
-        self._known = known
+        self._earlier = earlier
         self._is_refused = self._is_stopped = False
 
     def run(self) -> PeakModel:
         """Make all calls."""
         first, usual = self._first, self.trial.kind
         again = self._measured(first.n_slices)  # the first may have compiled
-        # `_few_kinds` makes three calls or more, and one is to prove the answer.
+        # `_few_kinds` makes at least three calls, and one more proves the answer.
         if again is None or 4 * again.duration_s > self._limit_s():
             again = again or first
             self.notes.append(f"a call takes {again.duration_s:.1f} s, so that few were made")
             self._enter(again)
         else:
             self._few_kinds(again)
-        for rung in self._known if self.trial.kind == usual else ():
+        for rung in self._earlier if self.trial.kind == usual else ():
             self._enter(rung)
         model = self._proven()
         return model.with_measured(self._too_much(self._allowed(model) + 1))
 
     def _allowed(self, model: PeakModel) -> int:
-        """Most slices for which the model is trusted."""
+        """Largest number of slices for which the model is trusted."""
         points = self._fitted()
         risen = max((n for n, size in points if self._seen[n].n_bytes >= size), default=0)
         if self._is_refused:
@@ -80,18 +79,19 @@ class PeakSearch(SequenceProbe):
         if not self.extrapolates_exactly and self._n_confirmed < TRUSTED:
             n, size = points[-1] if points else (0, 0)
             if n > risen or not n:
-                return risen  # where memory fell, fewer slices may take more
+                return risen  # if memory decreased, fewer slices may take more
             slice_bytes = max(b / m for m, b in points if REACH * m >= n)
             slopes = [(b - a) / (j - i) for (i, a), (j, b) in pairwise(points[-3:])]
             if len(slopes) > 1:  # growing slopes are assumed to keep growing
                 rise = max(1.0, slopes[1] / max(1.0, slopes[0]))
                 slice_bytes = max(slice_bytes, slopes[1] * rise)
-            room = self.available_bytes / self._excess - size
-            return min(2 * n, n + max(0, int(room / slice_bytes)))  # slopes of a square keep rising
+            free_bytes = self.available_bytes / self._excess - size
+            # Slopes of a quadratic keep rising.
+            return min(2 * n, n + max(0, int(free_bytes / slice_bytes)))
         return REACH * risen if self._not_proven else self.total_slices
 
     def _few_kinds(self, again: MeasuredCall) -> None:
-        """Find retained memory, and dependence on the data, with one to three slices."""
+        """Measure retained memory, and dependence on the data, with one to three slices."""
         n, usual = again.n_slices, self.trial.kind
         by_slices: dict[int, MeasuredCall | None] = {n: again}
         for more in (n + 2, n + 1):
@@ -107,16 +107,16 @@ class PeakSearch(SequenceProbe):
                 self._enter(rung)
 
     def _measured(self, n: int) -> MeasuredCall | None:
-        """Measure n slices; None if memory ran out."""
+        """Measure n slices. Returns None if memory ran out."""
         rung = self.calls.measured(n, self._measure)
         if rung is None:
             self._too_many = min(self._too_many, n)
         return rung
 
     def _with_other_data(self, rung: MeasuredCall) -> MeasuredCall | None:
-        """Repeat a call with other values; use those that take most if its memory changes.
+        """Repeat a call with other data, and keep the data that take the most memory.
 
-        Returns None if memory runs out with them. A method may refuse data of equal values.
+        Returns None if memory runs out. A method may raise for data of equal values.
         """
         usual, n, by_kind = self.trial.kind, rung.n_slices, {self.trial.kind: rung}
         for kind in ("dark", "highest", "lowest"):
@@ -149,7 +149,7 @@ class PeakSearch(SequenceProbe):
         return by_kind[self.trial.kind]
 
     def _enter(self, rung: MeasuredCall) -> int:
-        """Enter a call, with the memory that earlier calls of a run would have left."""
+        """Enter a call, with the memory that earlier calls of a run would retain."""
         alive_before = max(0, self.retained.enter(rung) - rung.freed_bytes)
         self.rungs.append(rung)
         taken = rung.n_bytes + alive_before + CUSHION_BYTES[self.calls.backend.kind]
@@ -157,18 +157,18 @@ class PeakSearch(SequenceProbe):
         if n in self._seen:
             taken = max(taken, self._seen[n].n_bytes)
         self._seen[n] = one_array(n, taken)
-        room = self.calls.run_bytes - self.trial.stays_bytes
-        over = [k for k, size in self._points() if size > room]
+        free_bytes = self.calls.run_bytes - self.trial.stays_bytes
+        over = [k for k, size in self._points() if size > free_bytes]
         self._too_many = min([self._too_many, *over])
         return taken
 
     @property
     def _noise_bytes(self) -> int:
-        """Differences between peaks that are ignored."""
+        """Largest difference between peaks that is ignored."""
         return 2 * GRAIN_BYTES if self.trial.uses_outside else NOISE_BYTES[self.calls.backend.kind]
 
     def _points(self) -> list[tuple[int, int]]:
-        """Peaks of all calls, each at least that of fewer slices."""
+        """Peaks of all calls, raised to at least the peak of fewer slices."""
         slices = sorted(self._seen)
         sizes = accumulate((self._seen[n].n_bytes for n in slices), max)
         return list(zip(slices, sizes, strict=True))
@@ -193,7 +193,7 @@ class PeakSearch(SequenceProbe):
         if n is None or n <= most:
             return None if is_line else n
         if self._too_many > self.total_slices:
-            # Odd and even in turn: with even ones alone, 36 slices of LPRec3d_tomobar became 40.
+            # Odd and even in turn: with even numbers alone, LPRec3d_tomobar got 40 slices, not 36.
             n = min(n, REACH * most if is_line else 2 * most + (most % 2 == 0))
         may_run = self.calls.reach(n, points)
         self._is_refused = may_run == most
@@ -202,7 +202,7 @@ class PeakSearch(SequenceProbe):
         return may_run
 
     def _is_contradicted(self, n: int, difference_bytes: int, tolerance_bytes: float) -> bool:
-        """True if a call took more than predicted, or one with the most slices less."""
+        """True if a call took more than predicted, or the one with the most slices took less."""
         has_most_slices = n >= max(self._seen)
         off_bytes = abs(difference_bytes) if has_most_slices else difference_bytes
         return off_bytes > tolerance_bytes
@@ -233,7 +233,7 @@ class PeakSearch(SequenceProbe):
 
 
 def one_array(n: int, n_bytes: int) -> Observation:
-    """A call as one array."""
+    """Represent a call as one array."""
     moments = {_WHOLE.path: {_WHOLE.path: (n_bytes,)}}
     return Observation(n, n_bytes, moments, {_WHOLE.path: _WHOLE}, {})
 
@@ -247,9 +247,9 @@ def probe(
 ) -> Probe:
     """Measure a method's memory model with a few slices.
 
-    Measuring itself stays within `available_bytes`, flats and darks included. On a GPU the pool is
-    limited. Outside the pool and on the CPU nothing limits memory, and a call that is predicted to
-    take more is not made. The fewest slices on which the method runs are exempt.
+    The measurement itself stays within `available_bytes`, including flats and darks. On a GPU the
+    pool is limited. Outside the pool and on the CPU nothing limits memory, so calls that are
+    predicted to take more are not made. The call with the fewest slices is exempt.
 
     Parameters
     ----------
@@ -258,9 +258,9 @@ def probe(
     backend : Backend
         The device on which it is run.
     available_bytes : int
-        Memory for which the number of slices that fit is wanted.
+        Memory for which the number of slices is requested.
     supplied : mapping, optional
-        Flats and darks as `ArraySpec`; they are not counted in the peak.
+        Flats and darks as `ArraySpec`, which are not counted in the peak.
 
     Raises
     ------

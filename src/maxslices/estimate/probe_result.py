@@ -13,39 +13,39 @@ from .formula import Formula
 from .peak_model import PeakModel
 
 OUTSIDE, STAYS_OUTSIDE = "outside the pool", "stays outside the pool"
-"""Names of the terms of a peak that are read from the device."""
+"""Names of the terms of a peak that are readings of the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A memory model measured with a few slices, and the measurements."""
+    """Memory model measured with a few slices, and the measurements."""
 
     peaks: PeakModel
     """The peak as a sum of allocations, or as one allocation for a whole call. It includes memory
     that stays allocated between calls."""
     kept: tuple[tuple[int, int], ...]
-    """(slices, bytes) that stay allocated after a call when its result is freed."""
+    """(slices, bytes) that stay allocated after the result of a call is freed."""
     rungs: tuple[MeasuredCall, ...]
-    """All measured calls in order, without the first."""
+    """All measured calls in order, except the first."""
     available_bytes: int
-    """Memory for which it was measured."""
+    """Memory in bytes for which it was measured."""
     total_slices: int
-    """Most slices of one call."""
+    """Largest number of slices of one call."""
     sure: bool
     """True if calls proved `answer`; False if it is only a safe bound. `SequenceProbe.result`
     decides it, or `PeakSearch.result` if allocations do not explain the peak."""
     duration_s: float
-    """Duration of the probe."""
+    """Duration of the probe in seconds."""
     notes: tuple[str, ...] = ()
-    """Findings, each with what was done about it."""
+    """Findings, each with the action that was taken."""
     output_dtype: str | None = None
-    """Dtype of the result; None if it is not a block of slices."""
+    """Dtype of the result, or None if it is not a block of slices."""
     output_dims: tuple[int, int] | None = None
     """The result's other two dims, in array order."""
     extrapolates_exactly: bool = False
-    """True if each call followed from those with fewer slices, to the byte."""
+    """True if calls with fewer slices predicted each call to the byte."""
     blocks: BlockEffect | str = ""
-    """Effect of the block's size on the result, or the reason why blocks were not compared."""
+    """Effect of the block size on the result, or the reason why blocks were not compared."""
 
     def model(self) -> MemoryModel:
         """Memory model."""
@@ -54,17 +54,17 @@ class Probe:
 
     @property
     def measured(self) -> dict[int, int]:
-        """Peaks of the calls by their slices, with the memory that the first call retained.
+        """Peaks of the calls by number of slices, with the memory that the first call retained.
 
-        Readings of the device have an error of some MiB. The size of the arrays that explain a
-        reading replaces it.
+        Readings of the device have an error of several MiB. A reading is replaced by the size of
+        the arrays that explain it.
         """
         counts = {rung.n_slices for rung in self.rungs}
         return {n: size for n, size in self.peaks.measured.items() if n in counts}
 
     @property
     def answer(self) -> int:
-        """Slices that fit in `available_bytes`."""
+        """Number of slices that fit in `available_bytes`."""
         return self.model().max_slices(self.available_bytes, self.total_slices)
 
     @property
@@ -74,13 +74,13 @@ class Probe:
         return self.extrapolates_exactly and not paths & {OUTSIDE, STAYS_OUTSIDE}
 
     def pace_s(self) -> tuple[float, float]:
-        """Seconds of a call of no slices, and seconds that each slice adds.
+        """Overhead of a call in seconds, and seconds per slice.
 
-        Times from comparing blocks are used if there are any. Otherwise a line is drawn through the
-        times of the calls with the fewest and with the most slices. These are times of the call
-        alone. Making the input and measuring take most of the time of a method of few steps.
+        Times of the comparison of blocks are used if available. Otherwise a line is drawn through
+        the times of the calls with the fewest and with the most slices. These times exclude making
+        the input and measuring, which take most of the time of a fast method.
 
-        The time of the fewest slices is at most that of any other call, because early calls may
+        The time for the fewest slices is limited to that of any other call, because early calls may
         compile. LPRec3d compiled for 0.4 s with three slices, and then took 0.1 s with five and
         eight (H100, 2026-11-27).
         """
@@ -97,7 +97,7 @@ class Probe:
         return max(0.0, times[few] - few * slice_s), slice_s
 
     def corrected(self, n_slices: int, n_bytes: int) -> Probe:
-        """Copy raised to a peak that was measured in a run.
+        """Copy of the probe, raised to a peak that was measured in a run.
 
         The same bytes are added for fewer slices. For more slices they grow in proportion.
         """
@@ -122,8 +122,8 @@ class Probe:
         """True if the probe also answers for another amount of memory.
 
         * If it `extrapolates_exactly`, for any amount.
-        * If it is `sure`, up to four times the slices that were run: `PeakSearch` follows a line
-          as far.
+        * If it is `sure`, up to four times the slices that were run, as far as `PeakSearch`
+          extrapolates a line.
         * Otherwise up to the slices that were run, or that fitted.
         """
         if self.extrapolates_exactly:

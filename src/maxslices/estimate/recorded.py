@@ -1,4 +1,4 @@
-"""Probes stored on disk, one JSON file each, so that writers need no lock.
+"""Probes stored on disk, one JSON file each, which are written without a lock.
 
 An `Entry` answers a request with an equal key on the same device with the same libraries. For a
 device that is not present, the newest entry from a device of its kind answers, with any libraries.
@@ -26,18 +26,19 @@ from .probe_result import Probe
 from .request_key import Environment, RequestKey, canonical
 
 FORMAT = 9
-"""Version of the files, raised whenever their layout or meaning changes; entries of another version
-are ignored, and replaced when the method is measured again."""
+"""Version of the files, which increases if their layout or meaning changes. Entries of another
+version are ignored, and replaced when the method is measured again."""
 PARSE_ERRORS = (
     *(ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError),
     UsageError,
 )
-"""Exceptions that reading any other file may raise."""
+"""Exceptions that reading an arbitrary file may raise."""
 _LATEST_S = 2**36
-"""Times (in seconds since 1970; this is the year 4147) and durations above this are damage."""
+"""Upper bound of times in seconds since 1970 (the year 4147) and of durations. Larger values are
+damaged."""
 _DIGITS = 12
-"""Hexadecimal digits of each of the two hashes in a file's name: 48 bits, so that some thousand
-records have different names."""
+"""Hexadecimal digits of each of the two hashes in the name of a file: 48 bits, enough for distinct
+names of several thousand records."""
 _NAME = re.compile(rf"(.+)\.[0-9a-f]{{{_DIGITS}}}_[0-9a-f]{{{_DIGITS}}}\.json")
 
 
@@ -47,7 +48,7 @@ class AnotherVersionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A probe with its request."""
+    """Probe with its request."""
 
     question: RequestKey
     """The request."""
@@ -59,7 +60,7 @@ class Entry:
     """The measurement."""
 
     def check(self) -> None:
-        """Raise a `ValueError` if values are damaged; `from_plain` has checked their types."""
+        """Raise a `ValueError` if values are damaged. `from_plain` has checked their types."""
         if not all(part.isidentifier() for part in self.question.method.split(".")):
             raise ValueError(f"{self.question.method!r} is not the name of a method")
         if not 0 <= self.time_s < _LATEST_S:
@@ -82,7 +83,7 @@ def read_entries(text: str) -> list[Entry]:
     AnotherVersionError
         If it has another version.
     ValueError, KeyError, TypeError, UsageError
-        If it is not a file of records: see `PARSE_ERRORS`.
+        If it is not a file of records. These are `PARSE_ERRORS`.
     """
     content = json.loads(text)
     version = content["format"]
@@ -125,17 +126,17 @@ class Records:
         self.folder = records_folder() if folder is None else Path(folder)
 
     def find(self, key: RequestKey, place: Environment) -> Entry | None:
-        """Entry of a request for this device with these versions; None if missing."""
+        """Entry of a request for this device with these versions, or None if missing."""
         entries = self._read(self._path(key, place))
         return entries[0] if entries else None
 
     def newest(self, key: RequestKey, suits: Callable[[Environment], bool]) -> Entry | None:
-        """Newest entry of a request from a place that `suits` accepts; None if missing."""
+        """Newest entry of a request from a place that `suits` accepts, or None if missing."""
         matches = self._listed(f"{_start(key)}*.json")
         return next((entry for entry in reversed(matches) if suits(entry.place)), None)
 
     def of_other_card(self, key: RequestKey, here: Environment) -> Entry | None:
-        """Newest entry from any GPU that is valid for this one, too; None if missing.
+        """Newest entry from any GPU that is valid for this one too, or None if missing.
 
         Requests to CuPy's pool are the same on every card with the same libraries. The driver and
         the card's name may differ.
@@ -149,15 +150,15 @@ class Records:
         return entry if entry is not None and entry.probe.is_of_any_card else None
 
     def entries(self, method: str | None = None) -> list[Entry]:
-        """List all entries, or a method's (by full or plain name); oldest first."""
+        """List all entries, or those of a method (by full or plain name), oldest first."""
         matches = self._listed("*.json" if method is None else f"*{method}.*.json")
         return [e for e in matches if method in (None, e.question.method, e.question.name)]
 
     def add(self, key: RequestKey, place: Environment, probe: Probe) -> None:
         """Store a probe, replacing an earlier one with the same key and place.
 
-        Entries of this device for other source code of the method are deleted, because no lookup
-        can match them any more.
+        Entries of this device for other source code of the method are deleted, because they cannot
+        match any request.
         """
         code = key.source, key.package
         try:
@@ -172,7 +173,7 @@ class Records:
             warnings.warn(message, stacklevel=2)
 
     def export(self, path: str | os.PathLike[str], method: str | None = None) -> int:
-        """Write all entries, or those of a method, to one file; returns their number."""
+        """Write all entries, or those of a method, to one file, and return their number."""
         entries = self.entries(method)
         if Path(path).is_dir():
             raise StoreError(f"{path} is a folder: name a file for the records")
@@ -182,9 +183,9 @@ class Records:
         return len(entries)
 
     def import_file(self, path: str | os.PathLike[str]) -> int:
-        """Add the entries of an exported file; returns their number.
+        """Add the entries of an exported file, and return their number.
 
-        The newer of two entries with the same key and place is kept.
+        Of two entries with the same key and place, the newer is kept.
 
         Raises
         ------
@@ -206,7 +207,10 @@ class Records:
         return len(entries)
 
     def clear(self, method: str | None = None) -> int:
-        """Delete all records, or those of a method, damaged ones included; returns their number."""
+        """Delete all records, or those of a method, and return their number.
+
+        Damaged records are included.
+        """
         count = 0
         for name in self._names("*.json"):
             match = _NAME.fullmatch(name)
@@ -241,13 +245,13 @@ class Records:
             ) from None
 
     def _listed(self, pattern: str) -> list[Entry]:
-        """Entries of the files with such names; oldest first."""
+        """Entries of the files with such names, oldest first."""
         paths = [self.folder / name for name in self._names(pattern)]
         entries = [entry for path in paths for entry in self._read(path)]
         return sorted(entries, key=lambda entry: entry.time_s)
 
     def _read(self, path: Path) -> list[Entry]:
-        """Entries of a file; empty if it is missing, damaged or has another version."""
+        """Entries of a file, empty if it is missing, damaged or of another version."""
         try:
             return read_entries(path.read_text(encoding="utf-8"))
         except (OSError, AnotherVersionError):

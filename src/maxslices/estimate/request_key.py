@@ -25,21 +25,21 @@ from .model_request import ModelRequest
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """A request without its number of slices, in plain values: equal requests have equal keys."""
+    """Request without its number of slices, in plain values. Equal requests have equal keys."""
 
     method: str
     """Full name."""
     source: str
-    """Hash of its source."""
+    """Hash of the method's source."""
     package: str
-    """Its package, with the version."""
+    """Package of the method, with its version."""
     parameters: dict[str, Any]
-    """All parameters, defaults included."""
+    """All parameters, including defaults."""
     slice_dim: Literal[0, 1]
     other_dims: tuple[int, int]
     dtype: str
     side: dict[str, str]
-    """Number and dtype of flats, darks and angles, by their names."""
+    """Number and dtype of flats, darks and angles, by name."""
 
     @property
     def name(self) -> str:
@@ -49,12 +49,12 @@ class RequestKey:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where a method runs."""
+    """Device and libraries with which a method runs."""
 
     device: str
     """Name of the device."""
     libraries: dict[str, str]
-    """Versions of its libraries."""
+    """Versions of the libraries."""
 
 
 def request_key(request: ModelRequest, supplied: Mapping[str, Any] | None = None) -> RequestKey:
@@ -88,7 +88,7 @@ def environment(backend: Backend, function: Callable[..., Any]) -> Environment:
 
 
 def libraries(function: Callable[..., Any]) -> dict[str, str]:
-    """Versions of NumPy and of what a method's package requires."""
+    """Versions of NumPy and of the requirements of a method's package."""
     return {"numpy": np.__version__} | required_versions(package_of(function))
 
 
@@ -105,19 +105,19 @@ def _cuda_versions() -> dict[str, str]:
 
 
 def source_hash(function: Callable[..., Any]) -> str:
-    """Hash of a function's code, of the modules in its folder, and of what it calls.
+    """Hash of a function's code and of the code that it may call.
 
-    The modules in a package's folder count because methods keep helpers there; what lies further
-    away is covered by `package_version`. Of a script, the modules that it imports from its folder
-    count. Code that has no file, typed in a notebook, counts with the functions and values that
-    it names.
+    For a package, this includes all modules in the function's folder, where methods keep helpers.
+    Code in other folders is covered by `package_version`. For a script, it includes the modules
+    that it imports from its folder. For code without a file, such as in a notebook, it includes the
+    functions and values that the code names.
     """
     inner, source = _innermost(function), _module_source(function)[0]
     digest = hashlib.sha256(source.encode())
     digest.update(getattr(inner, "__qualname__", repr(type(inner))).encode())
     code = getattr(inner, "__code__", None)
     if code is not None:
-        # Tells apart two functions of one name, and code that has no file.
+        # Distinguishes two functions of the same name, and code without a file.
         digest.update(f"{code.co_firstlineno}".encode())
         if not source or _is_typed(inner):
             digest.update("".join(_typed_texts(inner)).encode())
@@ -166,13 +166,13 @@ def _file_of(module: types.ModuleType | None) -> str | None:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Names that code looks up, the functions within it included."""
+    """Names that code looks up, including those in nested functions."""
     inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
     return set(code.co_names).union(*map(_names, inner))
 
 
 def _imported_source(module: types.ModuleType) -> str:
-    """Hash of a module in the current folder and its imports from there; else the module's name."""
+    """Hash of a module in the current folder and its imports from there, else the module's name."""
     folder = os.getcwd()
     files = _imported_files(module, folder)
     return _hash_files(folder, _state(files))[0] if files else module.__name__
@@ -232,7 +232,7 @@ def _bound_by_partial(function: Any) -> list[Any]:
 
 
 def _bound_text(value: Any) -> Any:
-    """Text of a value bound to a function: a function by its name and line, an object by type."""
+    """Text of a value bound to a function: name and line of a function, or type of an object."""
     code = getattr(value, "__code__", None)
     if code is not None:
         return f"{value.__qualname__} {code.co_firstlineno}"
@@ -258,7 +258,7 @@ def package_version(function: Callable[..., Any]) -> str:
 
 
 def package_of(function: Callable[..., Any]) -> str:
-    """Top-level package of a function; "" if it has no module."""
+    """Top-level package of a function, or "" if it has no module."""
     return (getattr(_innermost(function), "__module__", None) or "").partition(".")[0]
 
 
@@ -305,7 +305,7 @@ def _state(files: Iterable[str]) -> tuple[tuple[str, int, int], ...]:
 
 @lru_cache(maxsize=256)
 def _hash_files(folder: str, state: tuple[tuple[str, int, int], ...]) -> tuple[str, bool]:
-    """Hash of files by their names below a folder, and whether any of them imports torch."""
+    """Hash of files and their names relative to a folder, and whether any of them imports torch."""
     digest, uses_torch = hashlib.sha256(), False
     for name, _, _ in state:
         with open(name, "rb") as file:
@@ -321,7 +321,7 @@ def canonical(value: Any) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """Turn a parameter into plain JSON; an array into shape, dtype and a hash of its data."""
+    """Convert a parameter to plain JSON, and an array to shape, dtype and a hash of its data."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
@@ -339,6 +339,6 @@ def plain_value(value: Any) -> Any:
         return f"array {value.shape} {value.dtype} {data}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):  # a device array is not copied
         return f"array {tuple(value.shape)} {value.dtype}"
-    if hasattr(value, "__qualname__"):  # a function or class: its repr may hold an address
+    if hasattr(value, "__qualname__"):  # a function or class, whose repr may contain an address
         return f"{value.__module__}.{value.__qualname__}"
     return f"{type(value).__module__}.{type(value).__qualname__} {value!r}"

@@ -1,12 +1,12 @@
-"""Find a method's memory from the allocations of three calls with few slices.
+"""Memory model of a method from the allocations of three calls with few slices.
 
 `PeakModel` extrapolates their sequences to any number of slices. The answer is the number of slices
-that fit by this model. One call with as many slices proves the answer, if it takes no longer than
+that fit by this model. One call with this number of slices proves the answer, if it takes at most
 `PROOF_S`. If the call contradicts the prediction, a model is fitted to all calls. Then calls are
 made with the new answer and with numbers of slices just below it.
 
-The result is sure if all calls that `SequenceProbe._next` asks for were made. It is not if one of
-them was left out because it takes too long.
+The result is sure if all calls that `SequenceProbe._next` requires were made. It is not sure if one
+of them was omitted because it takes too long.
 """
 
 from __future__ import annotations
@@ -27,37 +27,39 @@ from .peak_model import PERIOD, Observation, PeakModel
 from .probe_result import OUTSIDE, STAYS_OUTSIDE, Probe
 
 MORE = (2, 4, 7)
-"""Slices of the small calls beyond the fewest: 3, 5 and 8 tell a line from pairs (2, 3 and 4 of
-them), from chunks of four (1, 2, 2) and from powers of two (4, 8, 8). On the CPU, where nothing
-limits a call's memory, `PERIOD` more are called too: what is rounded up to 16 looks like a constant
-with fewer."""
+"""Slices of the small calls, in addition to the fewest. 3, 5 and 8 slices distinguish a line from
+pairs (2, 3 and 4 of them), from chunks of four (1, 2, 2) and from powers of two (4, 8, 8). On the
+CPU, where nothing limits the memory of a call, one with `PERIOD` more is made as well. With fewer
+slices, memory rounded up to 16 slices looks like a constant."""
 LONG_S = 0.5
-"""Where a call takes this, two are made, which is what a line takes: FISTA3d_tomobar on an H200
-takes 1.3 s for 3 slices of 1801 x 2560. The first call does not count: its regulariser works in
-another way on a single slice."""
+"""Duration of a call in seconds above which two small calls are made, the fewest for a line.
+FISTA3d_tomobar on an H200 takes 1.3 s for 3 slices of 1801 x 2560. The first call is not one of
+them, because its regulariser works differently on a single slice."""
 PROOF_S = 0.3
-"""A call that proves the answer takes no longer than this: a pipeline of ten methods is proven in
-3 s."""
+"""Longest call in seconds that proves an answer. A pipeline of ten methods is then proven in 3
+s."""
 TRUSTED = 3
-"""As many calls must be predicted after one that contradicted, with more slices and with fewer. The
-FFT plans of LPRec3d_tomobar take more with 2 to 7 slices below a multiple of eight."""
+"""Number of calls that must match their predictions after one that did not, with more slices and
+with fewer. The FFT plans of LPRec3d_tomobar take more with 2 to 7 slices below a multiple of
+eight."""
 SAME = 0.01
-"""Peaks with other data that differ by less than 1 % are the same; chosen, not measured."""
+"""Largest relative difference between peaks with other data that is ignored. Chosen, not
+measured."""
 NEAR = 1e-4
-"""Part of the bytes by which a prediction that is met may be off: the padded scratch of a sort."""
+"""Relative tolerance of a matching prediction, for the padded scratch of a sort."""
 ABOVE_BYTES = OUTSIDE_BYTES["cuda"]
-"""Readings may lie as much above what arrays take: FISTA3d_tomobar's on an H200 lie 3 to 6 MiB
-above."""
+"""Tolerance of readings above the size of the arrays. Those of FISTA3d_tomobar on an H200 are 3 to
+6 MiB above."""
 _ITEM_BYTES = 4
-"""ASTRA's arrays are float32."""
+"""Bytes of float32, the dtype of ASTRA's arrays."""
 
 
 class NotExplainedError(EstimatorError):
-    """A method's peak does not follow from its recorded allocations; `PeakSearch` finds it."""
+    """Recorded allocations do not explain a method's peak, so `PeakSearch` is used."""
 
 
 class SequenceProbe:
-    """Calls a method, which was called once, until its peak is explained and proven."""
+    """Further calls of a method until its peak is explained and proven."""
 
     def __init__(self, calls: MethodCalls) -> None:
         self.calls, self.trial = calls, calls.trial
@@ -65,29 +67,29 @@ class SequenceProbe:
         self.available_bytes, self.total_slices = calls.available_bytes, calls.total_slices
         self._granule = CUDA_GRANULE_BYTES if calls.backend.kind == "cuda" else 1
         self.rungs: list[MeasuredCall] = []
-        """All calls but the first."""
+        """All calls except the first."""
         self.usual_rungs: list[MeasuredCall] = []
         """Calls with the usual data, including calls that no formula explains."""
         self.notes: list[str] = []
         self.extrapolates_exactly = True
-        """No call contradicted those before."""
+        """True if all calls matched the predictions from earlier calls."""
         self._not_proven = ""
-        """Why the answer is not proven, if it is not."""
+        """Reason why the answer is not proven, or empty."""
         self._seen: dict[int, Observation] = {}
         self._failed_calls: list[Observation] = []
         """Calls that ran out of memory."""
         self._too_many = self.total_slices + 1
         self._failures = 0
-        """Calls that were predicted to fit and did not, and lowered the answer by one at most."""
+        """Number of calls that unexpectedly did not fit and lowered the answer by at most one."""
         self._n_confirmed = 0
-        """Calls that were predicted since the last one that contradicted."""
+        """Number of calls that matched since the last one that did not."""
         self._excess = 1.0
-        """Measured over predicted bytes of the last call that contradicted; at least 1."""
+        """Measured over predicted bytes of the last call that did not match, at least 1."""
         self._objects_bytes = 0
-        """Bytes of a call that its sequence lacks: Python's own objects."""
+        """Bytes of Python objects in a call, which are not in its sequence."""
         self._first, self._measure = calls.first, self.trial.once
         self._tolerance_bytes = 2 * CUSHION_BYTES[calls.backend.kind]
-        """Error of a prediction that still confirms it, in addition to `NEAR`."""
+        """Absolute tolerance of a matching prediction, in addition to `NEAR`."""
 
     def run(self) -> PeakModel:
         """Make the other calls.
@@ -101,7 +103,7 @@ class SequenceProbe:
         self._first_seen = self._observed(self._first)
         self._make_small_calls()
         model = self._proven()
-        if self._not_proven and not self.extrapolates_exactly:  # it may be as far off once more
+        if self._not_proven and not self.extrapolates_exactly:  # the same error may occur again
             excess = self._excess if self._n_confirmed < TRUSTED - 1 else 1.0
             safe = min(self._fitting(model, int(self.available_bytes / excess)), self._most_called)
             model = model.with_measured({safe + 1: self.available_bytes + 1})
@@ -111,21 +113,21 @@ class SequenceProbe:
 
     @property
     def _most_called(self) -> int:
-        """Most slices of a call that counts."""
+        """Largest number of slices of a call that counts."""
         return max(self._seen, default=self._first.n_slices)
 
     def _proven(self) -> PeakModel:
-        """Call as many slices as fit, until the answer is known or time is up.
+        """Make calls with the slices that fit, until the answer is known or time is up.
 
-        `_next` gives the number of slices. Where a call with so many takes too long, one with fewer
-        is made, and `_not_proven` says so.
+        `_next` returns the number of slices. If a call with this number takes too long, one with
+        fewer is made, and `_not_proven` has the reason.
         """
         began = time.perf_counter()
         while True:
             model = self._fit()
             n = self._next(model)
             if n is None:
-                self._not_proven = ""  # the answer was, in the end
+                self._not_proven = ""  # a later call proved it
                 break
             time_s = self._time_s(time.perf_counter() - began)
             affordable = self.calls.in_time(self._most_called, n, time_s)
@@ -144,7 +146,7 @@ class SequenceProbe:
         return LIMIT_S - elapsed_s
 
     def result(self, model: PeakModel, available_bytes: int, duration_s: float) -> Probe:
-        """Result of the probe, with what stays outside the pool."""
+        """Result of the probe, with memory that stays outside the pool."""
         peaks = model.pruned().plus(STAYS_OUTSIDE, Formula(self.trial.stays_bytes))
         self.notes += [self._not_proven] if self._not_proven else []
         return Probe(
@@ -162,17 +164,17 @@ class SequenceProbe:
         )
 
     def _fitting(self, model: PeakModel, limit: int = MAX_BYTES) -> int:
-        """Slices that fit in the available memory, or in less; the model knows which did not."""
+        """Number of slices that fit in the available memory, fewer than failed calls had."""
         n_bytes = min(limit, self.available_bytes)
         return MemoryModel(model.rising).max_slices(n_bytes, self.total_slices)
 
     def _make_small_calls(self) -> None:
         """Make the small calls, and check whether memory depends on the data.
 
-        Their numbers of slices are above the fewest by `MORE`. Of long calls (`LONG_S`) two are
-        made in place of three. One call has dark data in place of the usual. If formulas explain
-        it together with the other calls, memory does not depend on the data. If none do, it is
-        repeated with the usual data, and another peak raises an error.
+        Their numbers of slices are above the fewest by `MORE`. If calls are long (`LONG_S`), two
+        are made instead of three. One call has dark data instead of the usual data. If formulas
+        explain it together with the other calls, memory does not depend on the data. Otherwise it
+        is repeated with the usual data, and a different peak raises an error.
         """
         fewest, usual = self._first.n_slices, self.trial.kind
         counts = [fewest + more for more in MORE]
@@ -187,7 +189,7 @@ class SequenceProbe:
                 n = self.calls.reach(most, [(last.n_slices, last.n_bytes)])
             if n == last.n_slices:
                 continue
-            is_extra = not self._is_small(n)  # left out if long, or no less than the answer
+            is_extra = not self._is_small(n)  # omitted if long, or not below the answer
             if is_extra and (self.calls.duration_s(n) > PROOF_S or self._fitting(self._fit()) <= n):
                 continue
             if not other_data and self._first.n_slices < last.n_slices < n:
@@ -210,26 +212,26 @@ class SequenceProbe:
                 raise NotExplainedError("its memory depends on the data")
 
     def _is_proven_at(self, model: PeakModel, *more_slices: int) -> bool:
-        """True if the formulas of the peak are proven at the numbers of slices that matter.
+        """True if the formulas of the peak are proven at the relevant numbers of slices.
 
-        These are the answer, half of it, the most slices called, and `more_slices`.
+        These are the answer, half of it, the largest number in a call, and `more_slices`.
         """
         n = self._fitting(model)
         slices = (*more_slices, max(self._seen), -(-n // 2), n)
         return all(model.is_proven(model.highest(k)) for k in slices)
 
     def _next(self, model: PeakModel) -> int | None:
-        """Slices of the next call; None if the answer is known.
+        """Number of slices of the next call, or None if the answer is known.
 
-        1. The answer is called first.
-        2. If all calls were predicted, one slice fewer is called where numbers of allocations may
-           fall, and one more where it nearly fits.
-        3. If a call contradicted, one slice more and up to `PERIOD` fewer are called, until
-           `TRUSTED` calls were predicted.
+        1. The first call has the answer's number of slices.
+        2. If all calls matched their predictions, a call has one slice fewer if the number of
+           allocations may decrease, and one more if it nearly fits.
+        3. If a call did not match, calls have one slice more and up to `PERIOD` fewer, until
+           `TRUSTED` calls matched.
         """
         n = self._fitting(model, self.calls.run_bytes)
         if n > self._first.n_slices and n not in self._seen:
-            # A few fewer are enough where the pool cannot use all that it holds.
+            # A few fewer are enough if the pool cannot use all the memory that it holds.
             fits = max((k for k in self._seen if k < n), default=1)
             return max(fits + 1, (fits + n + 1) // 2, n + 1 - (1 << max(0, self._failures - 1)))
         if self.extrapolates_exactly or self._n_confirmed >= TRUSTED:
@@ -242,13 +244,13 @@ class SequenceProbe:
         return next((k for k in near if k not in self._seen and self._may_call(k, model)), None)
 
     def _may_call(self, n: int, model: PeakModel) -> bool:
-        """True if n slices may fit, by the model or by as much per slice as the most called."""
+        """True if n slices may fit, by the model or by the largest call's memory per slice."""
         most = self._most_called
         n_bytes = min(model.bytes(n), model.bytes(most) * n // most)
         return n < self._too_many and self.calls.may_take(n_bytes)
 
     def _call(self, n: int, model: PeakModel | None) -> None:
-        """Call the method with n slices, and compare with a prediction."""
+        """Call the method with n slices, and compare the peak with a prediction."""
         rung = self.calls.measured(n, self._measure)
         if rung is None:
             self._ran_out(n, model)
@@ -269,7 +271,7 @@ class SequenceProbe:
         return abs(difference_bytes) > tolerance_bytes
 
     def _enter(self, rung: MeasuredCall) -> int:
-        """Add a call to those seen, and return its bytes with those that the first call left."""
+        """Record a call, and return its bytes, including those that the first call retained."""
         if self.trial.kind != "dark":
             self.usual_rungs.append(rung)
         if rung.left_bytes > 0:
@@ -280,7 +282,7 @@ class SequenceProbe:
         return rung.n_bytes + self.retained.left_bytes
 
     def _ran_out(self, n: int, model: PeakModel | None) -> None:
-        """Learn from a call for which memory was too short."""
+        """Record a call that ran out of memory."""
         self._too_many = min(self._too_many, n)
         if self.trial.sequence is not None:
             self._failed_calls.append(Observation.of(self.trial.sequence, self._granule))
@@ -290,11 +292,11 @@ class SequenceProbe:
             self.notes.append(f"memory ran out with {n} slices, which were predicted to fit")
 
     def _count_failure(self, n: int) -> None:
-        """Count a call that was to fit and did not, if it taught nothing of fewer slices."""
+        """Count a call that unexpectedly did not fit, if it says nothing about fewer slices."""
         self._failures += self._fitting(self._fit()) >= n - 1
 
     def _observed(self, rung: MeasuredCall) -> Observation:
-        """What the last call allocated."""
+        """Allocations of the last call."""
         if self.trial.sequence is None:
             raise NotExplainedError("no allocations were recorded")
         seen = Observation.of(self.trial.sequence, self._granule, self.trial.readings)
@@ -306,7 +308,7 @@ class SequenceProbe:
         return seen
 
     def _fit(self) -> PeakModel:
-        """Model of all calls but the first, which allocates what later ones find."""
+        """Model of all calls except the first, whose allocations later calls reuse."""
         seen = list(self._seen.values()) or [self._first_seen]
         model = PeakModel.fit(seen, self._granule, self._failed_calls)
         objects = self._objects_bytes + CUSHION_BYTES[self.calls.backend.kind]
@@ -327,15 +329,15 @@ class SequenceProbe:
         return model.with_measured(measured | self._too_much(self._too_many))
 
     def _too_much(self, n: int) -> dict[int, int]:
-        """Entry of `measured` by which n slices do not fit; empty beyond the slices of a scan."""
+        """Entry of `measured` that excludes n slices, or empty beyond the slices of a scan."""
         return {n: self.available_bytes + 1} if n <= self.total_slices else {}
 
     def _is_small(self, n: int) -> bool:
-        """True for slices of the small calls that are made on a GPU, too."""
+        """True for slices of the small calls that are made on a GPU as well."""
         return n <= self._first.n_slices + MORE[-1]
 
     def _outside(self) -> dict[str, Formula]:
-        """Memory outside the pool by the moments at which it was read; non-arrays are omitted."""
+        """Memory of arrays outside the pool, by the moments at which it was read."""
         seen = self._seen.values() or [self._first_seen]
         dims = [self.trial.other_dims]
         dims += [self.trial.output_dims] if self.trial.output_dims else []
@@ -352,18 +354,19 @@ class SequenceProbe:
 
 
 def outside_formula(readings: Mapping[int, int], dims: Iterable[tuple[int, int]]) -> Formula | None:
-    """Bytes that a C library takes outside the pool for n slices; None if nothing explains them.
+    """Formula for the memory of a C library outside the pool, or None if none explains it.
 
-    The device is read every 2 ms, in steps of 2 MiB: a reading alone does not tell bytes. But such
-    memory is an array: its size is a product of dims that the method knows.
+    The device is read every 2 ms, in steps of 2 MiB, so a reading is not exact to the byte. But
+    such memory is an array, whose size is a product of dims that the method knows.
 
-    One array of a product of two dims is tried first, then up to four of them, then two different,
-    and then a constant: workspaces of a library that works slice by slice.
+    One array with a product of two dims is tried first, then up to four equal arrays, then two
+    different ones, and then a constant, such as the workspace of a library that works slice by
+    slice.
 
-    `readings` are bytes by the slices of the call; `dims` are those of the input and the output.
+    `readings` are bytes by the slices of the call. `dims` are the dims of the input and the output.
 
-    CUDA pads the depth of a 3D array, the slices, to a power of two up to 16 and to a multiple of
-    16 beyond: 33 slices take as much as 48 (measured on an H200).
+    CUDA pads the depth of a 3D array, which is the slices here, to a power of two up to 16, and
+    beyond to a multiple of 16. 33 slices take as much memory as 48 (measured on an H200).
     """
     lengths = sorted({length for pair in dims for length in pair})
     products = sorted(a * b for a, b in combinations_with_replacement(lengths, 2))

@@ -1,8 +1,8 @@
 """Records for other sizes of the detector, for planning without a GPU.
 
-A package of methods names its file of records where it registers a method (``records=``). They are
+A package of methods names its file of records when it registers a method (``records=``). They are
 valid for every card and any amount of memory, for the detectors that a `SizeRecord` covers, and for
-other values of parameters that were measured not to matter.
+parameter values that, by measurement, do not change the memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def shipped_text(records: Sequence[SizeRecord]) -> str:
 def find_shipped(meta: MethodMeta, key: RequestKey) -> ResolvedModel:
     """Look up a request in the records that come with a method.
 
-    The answer names the parameters that differ. A line of its own names the device and the versions
+    The answer names the parameters that differ. A separate line names the device and the versions
     of the measurement.
 
     Raises
@@ -95,13 +95,13 @@ def find_shipped(meta: MethodMeta, key: RequestKey) -> ResolvedModel:
 def find_by_sizes(
     records: Records, key: RequestKey, suits: Callable[[Environment], bool]
 ) -> ResolvedModel | None:
-    """Answer for other dims, from the user's records at four sizes or more; None if not covered.
+    """Answer for other dims from the user's records at four sizes or more, or None if not covered.
 
-    The records of one device answer together. Floating-point parameters may differ, such as a
-    center of rotation, because they do not change sizes.
+    All records are from one device. Floating-point parameters may differ, such as a center of
+    rotation, because they do not change sizes.
     """
     devices = dict[str, dict[Dims, Entry]]()
-    for entry in records.entries(key.method):  # the newest is the last
+    for entry in records.entries(key.method):  # the last is the newest
         question, device = entry.question, entry.place.device
         is_of_code = (question.source, question.package) == (key.source, key.package)
         if is_of_code and suits(entry.place) and not differences(question, key, {}):
@@ -131,7 +131,7 @@ def differences(
     Returns
     -------
     list of str or str
-        Phrases for the parameters that differ without effect; or the difference that excludes the
+        Phrases for the parameters that differ without effect, or the difference that excludes the
         record.
     """
     if question.slice_dim != key.slice_dim:
@@ -155,7 +155,7 @@ def differences(
 
 
 def _dtypes(key: RequestKey) -> dict[str, str]:
-    """Dtypes of a key's flats and darks, without their numbers."""
+    """Dtypes of a key's flats and darks, without the numbers of frames."""
     return {name: text.partition(" ")[2] for name, text in key.side.items()}
 
 
@@ -180,7 +180,7 @@ def _lies_in(value: Any, tried: Sequence[Any]) -> bool:
 
 
 def _origin(record: SizeRecord, meta: MethodMeta, key: RequestKey) -> str:
-    """Device and versions of a record, and the versions that differ here."""
+    """Device and versions of a record, and the versions here that differ."""
     place, question = record.place, record.question
     cupy = [f"cupy {place.libraries['cupy']}"] if "cupy" in place.libraries else []
     date = time.strftime("%Y-%m-%d", time.gmtime(record.time_s))

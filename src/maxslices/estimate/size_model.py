@@ -2,9 +2,9 @@
 
 The size of an allocation is a sum of products of the two other dims, or of lengths that programs
 derive from them: half a dim plus one for a real FFT, the next fast length, a power of two. A
-`SizeModel` holds such formulas. It is accepted if it gives all recorded peaks to the byte, at
-`LEAST_SIZES` sizes of the detector or more. A `SizeRecord` holds it with the recorded sizes. If no
-formulas give the peaks, the record answers only for the sizes at which they were measured.
+`SizeModel` holds such formulas. It is accepted if it reproduces all recorded peaks to the byte, at
+`LEAST_SIZES` detector sizes or more. A `SizeRecord` holds it with the recorded sizes. If no
+formulas reproduce the peaks, the record answers only for the measured sizes.
 """
 
 from __future__ import annotations
@@ -51,17 +51,18 @@ LENGTHS: dict[str, Callable[[int], int]] = {
 """Lengths that programs derive from a dim, by name."""
 _PRODUCTS = tuple((a, b) for a in LENGTHS for b in LENGTHS)
 _MOST_OTHERS = 12
-"""Most formulas that are compared. A power of two has the most: three lengths for each dim."""
+"""Largest number of formulas that are compared. A power of two has the most: three lengths per
+dim."""
 LEAST_SIZES = 4
-"""Fewest sizes from which a formula is found: three for its unknowns, and one to prove it."""
+"""Fewest sizes that determine a formula: three for its unknowns, and one to prove it."""
 _COMPARED_SLICES = (1, 2, 3, 5, 8, 13, 16, 31, 64, 100, 1000)
 """Slices at which formulas are compared with the recorded peaks: odd, even, and beyond chunks."""
 _KEPT_SLICES = (1, 2, 3, 5, 8, 16, 33)
-"""Slices at which kept bytes are compared with a line."""
+"""Slices at which retained bytes are compared with a line."""
 _MOST_SLICES = 1024
-"""Slices up to which `upper_line` follows each number."""
+"""Number of slices up to which `upper_line` has a point for each."""
 _ABOVE = 0.01
-"""Part by which the lines of `upper_line` may lie above the recorded peaks."""
+"""Relative excess of the lines of `upper_line` over the recorded peaks, at most."""
 
 
 def _value(parts: Sequence[Part], dims: Dims) -> int:
@@ -69,12 +70,12 @@ def _value(parts: Sequence[Part], dims: Dims) -> int:
 
 
 class SizeFormula(NamedTuple):
-    """A whole number as a sum of products of lengths."""
+    """Integer as a sum of products of lengths."""
 
     parts: tuple[Part, ...]
     """(factor, length of the first dim, length of the second)."""
     others: tuple[Part, ...] = ()
-    """Single products that give the recorded values, too."""
+    """Other single products that give the recorded values."""
 
     def at(self, dims: Dims) -> int:
         """Value for two dims."""
@@ -93,7 +94,7 @@ class SizeFormula(NamedTuple):
 
 
 def find_formula(values: Mapping[Dims, int]) -> SizeFormula | None:
-    """Simplest formula that gives all values; None if no formula does."""
+    """Simplest formula that gives all values, or None if no formula does."""
     return _find_formula(tuple(sorted(values.items())))
 
 
@@ -109,8 +110,8 @@ def _find_formula(values: tuple[tuple[Dims, int], ...]) -> SizeFormula | None:
 def _formulas(values: Sequence[tuple[Dims, int]]) -> Iterator[SizeFormula]:
     """Formulas that give all values: single products first, then sums of two.
 
-    A sum ``p * first + q * second`` has two unknowns. They follow from two values, by Cramer's
-    rule, and are used if they are whole numbers and give the other values as well.
+    A sum ``p * first + q * second`` has two unknowns. They follow from two values by Cramer's rule,
+    and are used if they are integers and give the other values as well.
     """
     wanted = [value for _, value in values]
     if not any(wanted):
@@ -146,7 +147,7 @@ SizedTerm = tuple[Term, SizeFormula, SizeFormula]
 
 @dataclass(frozen=True)
 class SizeModel:
-    """Peaks of a method for any number of slices and any dims."""
+    """Memory model of a method for any number of slices and any dims."""
 
     moments: Mapping[str, tuple[int, ...]]
     """Indices of the terms alive at each moment."""
@@ -241,7 +242,7 @@ def _numbered(
 
 
 def _sized(terms: Mapping[Dims, Sequence[Term]]) -> tuple[SizedTerm, ...] | None:
-    """Terms of one moment for any dims; None if they differ in more than start and step."""
+    """Terms of one moment for any dims, or None if they differ in more than start and step."""
     if len({len(each) for each in terms.values()}) > 1:
         return None
     sized_terms = []
@@ -260,39 +261,39 @@ def _sized(terms: Mapping[Dims, Sequence[Term]]) -> tuple[SizedTerm, ...] | None
 
 
 class RecordedSize(NamedTuple):
-    """One size of the detector at which a method was measured."""
+    """Detector size at which a method was measured."""
 
     dims: Dims
     measured: Points
     """Measured calls, as (slices, bytes)."""
     peaks: Points
-    """Peak bytes by slices, linear between points; empty if formulas cover these dims."""
+    """Peak bytes by slices, linear between points, or empty if formulas cover these dims."""
 
 
 @dataclass(frozen=True)
 class SizeRecord:
-    """Records of one method at several sizes of the detector, and formulas for other sizes."""
+    """Records of one method at several detector sizes, and formulas for other sizes."""
 
     question: RequestKey
-    """Key of one of the requests; the others differ only in their dims."""
+    """Key of one of the requests, which differ only in their dims."""
     place: Environment
     """Device and libraries of the measurements."""
     time_s: float
-    """When the last of them was measured, in seconds since 1970."""
+    """Time of the last measurement, in seconds since 1970."""
     formulas: SizeModel | None
-    """Formulas in the dims; None if no formulas give all recorded peaks."""
+    """Formulas in the dims, or None if no formulas give all recorded peaks."""
     sizes: tuple[RecordedSize, ...]
     """The recorded sizes."""
     output_dtype: str | None
     """Dtype of the result."""
     output_dims: tuple[SizeFormula, SizeFormula] | None
-    """Dims of the result by those of the input; None if it is not a block of slices."""
+    """Dims of the result by dims of the input, or None if it is not a block of slices."""
     kept: tuple[SizeFormula, SizeFormula] | float
-    """Bytes that stay allocated after a call, as a line in n, or as a fraction of the peak."""
+    """Bytes retained after a call, as a line in n or as a fraction of the peak."""
     pace: tuple[float, float]
-    """Seconds of a call, and seconds that each pixel of a slice adds."""
+    """Overhead of a call in seconds, and seconds per pixel of a slice."""
     blocks: BlockEffect | str
-    """Effect of the block's size on the result, or the reason why blocks were not compared."""
+    """Effect of the block size on the result, or the reason why blocks were not compared."""
     is_of_any_card: bool
     """True if the record is valid for any card."""
     same: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -304,9 +305,9 @@ class SizeRecord:
         entries: Sequence[Entry],
         same: Mapping[str, tuple[Any, ...]] | None = None,
     ) -> SizeRecord | None:
-        """Make a record of entries that differ only in their dims; `same` as in the field.
+        """Make a record of entries that differ only in their dims, with `same` as in the field.
 
-        None if the result's dims are not functions of the input's.
+        Returns None if the dims of the result are not functions of the dims of the input.
         """
         probes = {entry.question.other_dims: entry.probe for entry in entries}
         models = {dims: probe.model() for dims, probe in probes.items()}
@@ -345,14 +346,14 @@ class SizeRecord:
 
     @property
     def dims(self) -> tuple[Dims, ...]:
-        """Sizes at which it was measured."""
+        """Measured sizes."""
         return tuple(size.dims for size in self.sizes)
 
     def at(self, dims: Dims) -> ResolvedModel | None:
-        """Answer for two dims; None if they were not measured and no formula covers them.
+        """Answer for two dims, or None if they were not measured and no formula covers them.
 
-        For fewer rows than are covered, as in a sweep, the answer is that for the fewest covered
-        rows with the same columns. It is an upper bound.
+        For fewer rows than are covered, as in a sweep, the answer is an upper bound: the memory of
+        the fewest covered rows with the same columns.
         """
         answer = self._at(dims)
         if answer is None and self.formulas is not None:
@@ -368,7 +369,7 @@ class SizeRecord:
         return replace(answer, output_dims=(first.at(dims), second.at(dims)))
 
     def _at(self, dims: Dims) -> ResolvedModel | None:
-        """Answer for dims that formulas cover or that were measured."""
+        """Answer for dims that were measured or that formulas cover."""
         own = next((size.peaks for size in self.sizes if size.dims == dims and size.peaks), None)
         if own is not None:
             bytes_at, how = MemoryModel.piecewise(own).bytes, "measured at this size"
@@ -388,7 +389,7 @@ class SizeRecord:
         )
 
     def _kept_at(self, dims: Dims, bytes_at: Callable[[int], int]) -> Callable[[int], int] | None:
-        """Bytes that stay allocated after a call with n slices; None if calls free everything."""
+        """Bytes retained after a call with n slices, or None if calls free everything."""
         if isinstance(self.kept, float):
             part = self.kept
             return (lambda n: int(part * bytes_at(n))) if part else None
@@ -397,7 +398,7 @@ class SizeRecord:
 
 
 def fit_formulas(probes: Mapping[Dims, Probe]) -> SizeModel | None:
-    """Formulas of the probes that extrapolate exactly; None if below any measured call."""
+    """Formulas of the probes that extrapolate exactly, or None if below any measured call."""
     exact = {dims: probe.peaks for dims, probe in probes.items() if probe.extrapolates_exactly}
     size_model = SizeModel.fit(exact)
     if size_model is not None:
@@ -409,7 +410,7 @@ def fit_formulas(probes: Mapping[Dims, Probe]) -> SizeModel | None:
 
 
 def upper_line(model: MemoryModel) -> Points:
-    """Points whose lines are never below a model, and at most `_ABOVE` above it."""
+    """Points whose interpolation is never below a model, and at most `_ABOVE` above it."""
     sizes = [0, *(model.bytes(n) for n in range(1, _MOST_SLICES + 1))]
     points = [(1, sizes[1])]
     while points[-1][0] < _MOST_SLICES:
@@ -428,7 +429,7 @@ def upper_line(model: MemoryModel) -> Points:
 
 
 def _pair(values: Mapping[Dims, tuple[int, int]]) -> tuple[SizeFormula, SizeFormula] | None:
-    """Formulas of two values; None if there are none."""
+    """Formulas of two values, or None if either has no formula."""
     if not values:
         return None
     first, second = (find_formula({d: each[i] for d, each in values.items()}) for i in (0, 1))
@@ -436,7 +437,7 @@ def _pair(values: Mapping[Dims, tuple[int, int]]) -> tuple[SizeFormula, SizeForm
 
 
 def _kept(models: Mapping[Dims, MemoryModel]) -> tuple[SizeFormula, SizeFormula] | float:
-    """Kept bytes as a line in n with formulas in the dims, else as a part of the peak."""
+    """Retained bytes as a line in n with formulas in the dims, else as a fraction of the peak."""
     lines = {}
     for dims, model in models.items():
         step = model.kept_bytes(2) - model.kept_bytes(1)
@@ -452,7 +453,7 @@ def _kept(models: Mapping[Dims, MemoryModel]) -> tuple[SizeFormula, SizeFormula]
 
 
 def _pace(probes: Mapping[Dims, Probe]) -> tuple[float, float]:
-    """Seconds of a call and of each pixel of a slice, as at the largest size."""
+    """Overhead of a call in seconds and seconds per pixel of a slice, from the largest size."""
     dims = max(probes, key=lambda each: each[0] * each[1])
     call_s, slice_s = probes[dims].pace_s()
     return float(f"{call_s:.3g}"), float(f"{slice_s / (dims[0] * dims[1]):.3g}")
