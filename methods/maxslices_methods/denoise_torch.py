@@ -29,7 +29,7 @@ def _nlm_bytes(
 ) -> None:
     rows, columns = (n for axis, n in enumerate(shape) if axis != slice_dim)
     n = min(shape[slice_dim], _at_a_time(rows, columns))
-    beside, margin = patch_size // 2, patch_size // 2 + search_size // 2
+    radius, margin = patch_size // 2, patch_size // 2 + search_size // 2
     m.alloc(shape, dtype)
     alloc_tensor(m, shape)
     alloc_tensor(m, (n, rows, columns))
@@ -37,8 +37,8 @@ def _nlm_bytes(
     alloc_tensor(m, (n, rows + 2 * margin, columns + 2 * margin))
     for _ in range(3):  # sum, weights, a weight
         alloc_tensor(m, (n, rows, columns))
-    alloc_tensor(m, (n, rows + 2 * beside, columns + 2 * beside))
-    alloc_tensor(m, (n, rows, columns + 2 * beside))
+    alloc_tensor(m, (n, rows + 2 * radius, columns + 2 * radius))
+    alloc_tensor(m, (n, rows, columns + 2 * radius))
     m.alloc_bytes(SMALL_BYTES)
 
 

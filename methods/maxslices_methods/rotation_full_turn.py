@@ -158,14 +158,14 @@ def find_center_360(
     if at_end[best]:
         logger.warning(
             "find_center_360: the best overlap is at an end of its range, %d to %d columns: the "
-            "axis may be off the detector, or the scan is no full turn",
+            "axis may be off the detector, or the scan is not a full turn",
             n_columns,
             width,
         )
     elif unlike[best] > UNLIKE:
         logger.warning(
             "find_center_360: the two halves are unlike wherever they overlap (correlation %.2f at "
-            "best): the axis may be off the detector, or the scan is no full turn",
+            "best): the axis may be off the detector, or the scan is not a full turn",
             1 - unlike[best],
         )
     overlap = (width - position if best == "right" else position) + n_columns // 2

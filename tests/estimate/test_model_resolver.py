@@ -147,7 +147,7 @@ def test_a_source_that_has_no_answer_says_so(forced, message):
 def test_without_the_device_only_a_record_helps():
     _, meta = registered(declares=False)
     absent = ModelResolver("cuda", records=Records(), available_bytes=10**9)
-    with pytest.raises(EstimatorError, match="no such device here"):
+    with pytest.raises(EstimatorError, match="without such a device here"):
         absent.resolve(request_for(meta))
     at_home = resolver()
     at_home.resolve(request_for(meta))

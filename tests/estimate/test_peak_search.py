@@ -122,7 +122,7 @@ def test_what_was_not_called_as_it_might_take_too_much_is_not_proven(monkeypatch
     _, probe = searched(monkeypatch, take, needs(n) + MB)
     if probe.answer > right_answer(needs, needs(n) + MB):
         assert not probe.sure
-        assert any("might take too much: not proven" in note for note in probe.notes)
+        assert any("might need too much memory: not proven" in note for note in probe.notes)
 
 
 def test_calls_of_many_seconds_are_few(monkeypatch):
@@ -131,7 +131,7 @@ def test_calls_of_many_seconds_are_few(monkeypatch):
 
     gpu, probe = searched(monkeypatch, take, needs_of(take)(100), lambda k: 15.0 * k)
     assert gpu.counts == [1, 1, 2]
-    assert "a call takes 15.0 s, so that few were made" in probe.notes
+    assert "a call takes 15.0 s, so only a few were made" in probe.notes
     assert probe.answer <= 8
     assert not probe.sure
 

@@ -25,7 +25,7 @@ CAUGHT = {
     (ESTIMATE, "raises-64x66x70-float32-dim0"): r"faulty_methods\.{name}: "
     r"calc_max_slices .*raised KeyError: 'sigma'",
     (ESTIMATE, "keeps_memory_between_calls-64x66x70-float32-dim0"): r"KEEPS MEMORY \(each call "
-    r"leaves some behind\): faulty_methods\.{name}: 18\.5 kB stay after every call",
+    r"retains some\): faulty_methods\.{name}: 18\.5 kB stay after every call",
     (ESTIMATE, "depends_on_the_data-64x66x70-float32-dim0"): OVER
     + r"(.*\n)*.*note +memory depends on the data: \d,\d+,\d+ bytes with some, \d,\d+,\d+ with",
     (ESTIMATE, "allocates_in_a_thread-64x66x70-float32-dim0"): UNDER + "96 slices",

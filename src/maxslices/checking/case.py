@@ -14,27 +14,28 @@ from ..errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A method, with shape, dtype and parameters to test it with."""
+    """Method with the shape, dtype and parameters of a test."""
 
     method: str
     """Registered name."""
     shape: tuple[int, int, int]
-    """Input shape (angles, detector_y, detector_x), slices included."""
+    """Input shape (angles, detector_y, detector_x), including the slices."""
     dtype: str = "float32"
     """Input dtype."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that differ from the method's defaults."""
     slice_dim: int | None = None
-    """Axis of the slices; None: every axis that the method's pattern allows."""
+    """Axis of the slices, or None for every axis that the method's pattern allows."""
     make_data: Callable[..., Any] | None = None
     """``make_data(rng, shape, dtype)``, which returns the input as a NumPy array. The default
     values are positive, and no slice is constant."""
     tolerance: float = 0.0
-    """Largest difference between block sizes, relative to the result's range. 0 means bitwise
-    equality; use more only if the order of operations in an FFT or a sum depends on the block."""
+    """Largest difference between block sizes, relative to the range of the result. 0 requires
+    bitwise equality. Use more only if the order of operations in an FFT or a sum depends on the
+    block."""
 
     def check(self) -> None:
-        """Require that all fields are valid.
+        """Check that all fields are valid.
 
         Raises
         ------
@@ -73,14 +74,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A case along one of its axes, on one device."""
+    """Case along one of its axes, on one device."""
 
     case: Case
     """The method, its data and its parameters."""
     slice_dim: int
     """Axis of the slices."""
     device: str | None
-    """Name of the device; None: the device of the pytest options."""
+    """Name of the device, or None for the device of the pytest options."""
 
     def __str__(self) -> str:
         """Write a test id."""

@@ -17,9 +17,9 @@ from ..trial.trial import THE_CALL, is_call
 LOWER, UPPER = 0.80, 1.00
 """Default bounds of estimated slices over slices that were run, as in httomo's tests."""
 WHOLE_SLICES_DECIDE = 50
-"""From this many slices on, whole slices are compared, because one slice is at most 2 %. Of 3
-slices, one is 33 %, so fractions are compared: the position of the peak between the estimates for n
-and n + 1 slices."""
+"""Least number of slices for which whole slices are compared, since one slice is then at most 2 %.
+Of 3 slices, one is 33 %, so fractions of a slice are compared: the position of the peak between the
+estimates for n and n + 1 slices."""
 
 Verdict = Literal[
     "WRONG OUTPUT",
@@ -30,24 +30,24 @@ Verdict = Literal[
     "OVERESTIMATE",
     "ok",
 ]
-"""Outcome of a check, the worst first."""
+"""Outcome of a check, in order from the worst."""
 _MEANING = {
     "WRONG OUTPUT": "a run would stop",
     "CHANGES INPUT": "a run would copy every block",
     "UNDERESTIMATE": "would run out of memory",
     "OVERESTIMATE": "wastes memory",
     "NOT SEEN": "memory that no allocator accounts for",
-    "KEEPS MEMORY": "each call leaves some behind",
+    "KEEPS MEMORY": "each call retains some",
 }
 MAX_ROWS = 12
-"""Allocations listed one by one; more are summed up, so that the table fits a screen."""
+"""Allocations listed one by one. The others are summed in one row, to fit the table on a screen."""
 MAX_CODE = 60
 """Characters of a line of code in the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """A method's estimate and its measured peak."""
+    """Estimate and measured peak of a method."""
 
     method: str
     """Full name."""
@@ -60,29 +60,29 @@ class CheckResult:
     slice_dim: int
     """Axis of the slices."""
     device: Device
-    """Kind of the device on which it ran."""
+    """Kind of the device on which the method ran."""
     slices: int
     """Slices that were run."""
     estimated_slices: int
-    """Answer of the estimator with the measured peak as the memory available."""
+    """Estimated slices for the measured peak as available memory."""
     fraction: float
-    """The same before rounding down to whole slices."""
+    """Estimated slices before rounding down to an integer."""
     peak_bytes: int
     """Measured peak, with input, output and the memory that earlier calls left in caches."""
     estimated_bytes: int
-    """Estimate for this many slices."""
+    """Estimated bytes for the slices that were run."""
     lower: float
     """Smallest `ratio` allowed."""
     upper: float
     """Largest `ratio` allowed."""
     resolution_bytes: int = 0
-    """Differences below this are ignored, such as small Python objects."""
+    """Smaller differences are ignored, such as those of small Python objects."""
     kept_bytes: int = 0
-    """Bytes that each further call leaves behind."""
+    """Bytes that each further call retains."""
     changes_input: bool = False
     """Whether the method modifies its input."""
     wrong_output: str = ""
-    """Difference of the output from the method's declarations; "" if they agree."""
+    """Difference of the output from the method's declarations, or "" if they agree."""
     missing: tuple[str, ...] = ()
     """Lines of arrays alive at the peak that are missing from the ledger, in order."""
     unseen: tuple[str, ...] = ()
@@ -90,13 +90,13 @@ class CheckResult:
     notes: tuple[str, ...] = ()
     """Further remarks."""
     where: CallSite | None = None
-    """Line that reached the peak; None unless traced."""
+    """Line that reached the peak, or None unless traced."""
     alive: tuple[Alive, ...] = field(default=())
-    """Allocations alive at the peak, largest first; empty unless traced."""
+    """Allocations alive at the peak, largest first, empty unless traced."""
 
     @property
     def ratio(self) -> float:
-        """Estimated slices over slices run; above 1, the estimator promises slices that do not fit.
+        """Estimated slices over slices run. Above 1, the estimate is for slices that do not fit.
 
         If the estimate is the same for both numbers of slices, the ratio is 1.
         """
@@ -125,7 +125,7 @@ class CheckResult:
 
     @property
     def ok(self) -> bool:
-        """True if the output is as declared, the estimate within bounds and all memory seen."""
+        """True if the output is as declared, the estimate is within bounds, and all memory seen."""
         return self.verdict == "ok"
 
     @property
@@ -230,7 +230,7 @@ class CheckResult:
 
 
 class EstimateError(AssertionError):
-    """A check failed; `result` has the figures.
+    """A check failed. `result` has the figures.
 
     Parameters
     ----------
@@ -249,7 +249,7 @@ class EstimateError(AssertionError):
 def alive_rows(rows: Iterable[Alive]) -> list[str]:
     """Lines of a table: size, share, place and code of each allocation at the peak.
 
-    The largest come first, and the smaller ones are one row; empty without allocations.
+    The largest come first, and small ones are summed in one row. Empty without allocations.
     """
     rows = sorted(rows, key=lambda row: -row.n_bytes)
     if not rows:
@@ -270,7 +270,7 @@ def alive_rows(rows: Iterable[Alive]) -> list[str]:
 
 
 def _line_of(place: CallSite) -> tuple[str, str]:
-    """File and line of a call site, and its code; "" and a name for input and call."""
+    """File and line of a call site, and its code. For input and call, "" and a name."""
     if place == INPUT:
         return "", "the input"
     if is_call(place):
@@ -290,7 +290,7 @@ def _slices(result: CheckResult) -> str:
 
 
 def summary_lines(results: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Lines of the table: the worst case of each method, the worst method first."""
+    """Lines of the table: the worst case of each method, in order from the worst method."""
     worst: dict[str, Mapping[str, Any]] = {}
     counts: dict[str, int] = {}
     for result in results:

@@ -1,4 +1,4 @@
-"""Compares a method's estimator with the measured peak."""
+"""Comparison of a method's estimator with the measured peak."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from ..tuning.garbage_collection import quick_collections
 from .check_result import LOWER, UPPER, CheckResult, EstimateError
 
 BUFFERS_BYTES = 3 * 8192 * 8
-"""NumPy's buffers for casting, one for each of three operands. NumPy uses them for some shapes,
-and they are a large part of the memory of a tiny array. For an input of less than `NOISE_BYTES`,
-differences below this are ignored."""
+"""Bytes of NumPy's buffers for casting, one for each of three operands. NumPy uses them for some
+shapes, and they are a large part of the memory of a tiny array. For an input of less than
+`NOISE_BYTES`, differences below this are ignored."""
 _HEADER_BYTES = 512
 """Difference between an allocation as measured and as entered in a ledger, due to alignment."""
 _SAME_PEAK = 0.01
-"""Relative difference below which peaks are equal: less than one of 64 slices."""
+"""Relative difference below which peaks count as equal: less than one of 64 slices."""
 
 
 def check_max_slices(
@@ -56,19 +56,19 @@ def check_max_slices(
     method : callable, MethodMeta or str
         A registered function, its ``.meta``, or its name.
     shape : sequence of int
-        Input, axes (angles, detector_y, detector_x), slices included. A method with a ledger may
-        have any number of dims. The result then shows three: the slices, and the products of the
-        dims before and after them.
+        Shape of the input (angles, detector_y, detector_x), including the slices. A method with a
+        ledger may have any number of dims. The result then shows three: the slices, and the
+        products of the dims before and after them.
     dtype : dtype-like
         Input dtype.
     lower, upper : float, optional
         Bounds of estimated slices over slices run; by default 0.80 and 1.00.
     device : str, optional
-        "cpu", "cuda", "cuda:N", or "auto", the default: a GPU if there is one.
+        "cpu", "cuda", "cuda:N", or "auto", the default: a GPU if present.
     **parameters
         Parameters of the method. ``slice_dim`` is the axis of the slices. By default it is the
-        first that the pattern allows, and axis 0 for other than three dims. Flats, darks and angles
-        are made up if missing.
+        first that the pattern allows, and axis 0 for other than three dims. Missing flats, darks
+        and angles are generated.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def check_by_options(
     upper: float = UPPER,
     device: str = "auto",
 ) -> CheckResult:
-    """Do as `check_max_slices`; `own` has its keywords, with None for the defaults."""
+    """Check as `check_max_slices`, whose keywords are in `own`, with None for the defaults."""
     __tracebackhide__ = True
     meta = find_method(method)
     options = {name: value for name, value in own.items() if value is not None}
@@ -131,7 +131,7 @@ def check_by_options(
     lower, upper = options.get("lower", lower), options.get("upper", upper)
     device = options.get("device", device)
     for bound in (lower, upper):
-        if not matches(float, bound) or math.isnan(bound):  # NaN is never missed
+        if not matches(float, bound) or math.isnan(bound):  # also for NaN
             raise UsageError(f"lower and upper must be numbers, not {lower!r} and {upper!r}")
     slice_dim = parameters.get("slice_dim")
     if len(shape) != 3 or slice_dim == 2:
@@ -156,7 +156,7 @@ def check_by_options(
 def _of_any_dims(
     meta: MethodMeta, shape: Sequence[int], dtype: DTypeLike, parameters: dict[str, Any]
 ) -> BlockMethod:
-    """The method of arrays of these dims, seen as three; see `BlockMethod`."""
+    """Method of arrays of these dims as a method of three dims, by `BlockMethod`."""
     if not isinstance(meta.estimator, LedgerEstimator):
         raise UsageError(
             f"{meta.full_name} has no ledger, which is necessary for arrays of {len(shape)} dims: "
@@ -167,7 +167,7 @@ def _of_any_dims(
 
 
 def find_method(method: Callable[..., Any] | MethodMeta | str) -> MethodMeta:
-    """Find the record of a method given as function, record or name."""
+    """Find the record of a method by function, record or name."""
     if isinstance(method, str):
         return method_named(method)
     meta = method if isinstance(method, MethodMeta) else getattr(method, "meta", None)
@@ -215,7 +215,8 @@ def check_trial(
     lower, upper : float
         As in `check_max_slices`.
     trace : bool or None
-        Find the allocations alive at the peak, which takes another run; None: only if it fails.
+        Whether to find the allocations alive at the peak, which takes another run. None: only if
+        the check fails.
     """
     gc.collect()  # a full collection, because `quick_collections` skips earlier objects
     with quick_collections():
@@ -259,7 +260,7 @@ def _check(trial: Trial, lower: float, upper: float, trace: bool | None) -> Chec
 
 
 class _MeteredLedger(Ledger):
-    """A ledger that stores the allocations alive at its peak.
+    """Ledger that stores the allocations alive at its peak.
 
     On a CPU it omits the memory of C libraries, which meters do not see.
     """
@@ -294,7 +295,7 @@ def _request(trial: Trial) -> ModelRequest:
 
 
 def _enter(ledger: Ledger, request: ModelRequest) -> bool:
-    """Enter the allocations of all slices; returns False for a method without a ledger."""
+    """Enter the allocations of all slices. Returns False for a method without a ledger."""
     estimator = request.meta.estimator
     if not isinstance(estimator, LedgerEstimator):
         return False
@@ -333,7 +334,7 @@ def missing_from_ledger(
 
 
 def _in_arrays(call: MeasuredCall) -> int:
-    """Peak of the memory in the allocators."""
+    """Peak of the allocators' memory."""
     return call.n_bytes - call.outside_bytes
 
 
@@ -393,7 +394,7 @@ def _resolution_bytes(input_bytes: int, device: Device) -> int:
 
 
 def fractional_slices(model: MemoryModel, available_bytes: int, whole: int) -> float:
-    """Slices that fit, with the fraction of a slice for which memory is left."""
+    """Slices that fit, with the fraction of a slice for the remaining memory."""
     at, following = model.bytes(whole), model.bytes(whole + 1)
     if following <= at:
         return float(whole)
@@ -403,8 +404,8 @@ def fractional_slices(model: MemoryModel, available_bytes: int, whole: int) -> f
 def _measure(trial: Trial) -> tuple[list[MeasuredCall], int, int, tuple[str, ...]]:
     """Run a method twice or more.
 
-    The first call imports, compiles and fills caches. It is measured with other values than
-    the second. If both peaks agree, memory does not depend on the data.
+    The first call imports, compiles and fills caches. Its data have other values than those of the
+    second call. If both peaks agree, memory does not depend on the data.
 
     Returns
     -------
@@ -413,13 +414,13 @@ def _measure(trial: Trial) -> tuple[list[MeasuredCall], int, int, tuple[str, ...
     int
         Bytes that the first call left in caches.
     int
-        Bytes that a further call leaves.
+        Bytes that a further call retains.
     tuple of str
         Notes.
     """
 
     def measured(kind: DataKind) -> tuple[MeasuredCall, int]:
-        """One call, and the bytes still alive when its result and the FFT plans are gone."""
+        """Measure one call, and the bytes still alive after its result and FFT plans are freed."""
         trial.kind = kind
         trial.prepare()
         before = trial.alive_bytes()

@@ -1,6 +1,6 @@
 """Measured peak of one method, with its estimate if it declares one.
 
-The peak of a record is printed as a table of allocations, too, with formulas.
+The peak of a record is also printed as a table of allocations, with formulas.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ class Measurement:
     method: str
     """Full name of the method."""
     slices: int
-    """Slices that were run."""
+    """Number of slices that were run."""
     peak: Peak
-    """Figures of all meters, with the input, and the allocations alive."""
+    """Figures of all meters, including the input, and the allocations alive."""
     result: CheckResult | None = None
-    """Comparison of estimate and measured peak; None for a method without an estimator."""
+    """Comparison of estimate and measured peak, or None for a method without an estimator."""
     no_method: str = ""
-    """Why pipelines cannot use the function: it did not return an array of these slices."""
+    """Reason why pipelines cannot use the function, if it did not return an array of these
+    slices."""
 
     def __str__(self) -> str:
         if self.result is None:
@@ -87,14 +88,14 @@ def measure_method(
     device: str = "auto",
     slice_dim: int | None = None,
 ) -> Measurement:
-    """Run a method, measure its peak, and compare it with the estimate if there is one.
+    """Run a method, measure its peak, and compare it with its estimate if it declares one.
 
     Parameters
     ----------
     method : str
         Registered name, or MODULE:CALLABLE.
     shape : (int, int, int)
-        Input, axes (angles, detector_y, detector_x), slices included.
+        Shape of the input (angles, detector_y, detector_x), including the slices.
     dtype : dtype-like
         Input dtype.
     parameters : mapping, optional
@@ -102,7 +103,7 @@ def measure_method(
     device : str
         "auto", "cpu", "cuda" or "cuda:N".
     slice_dim : int, optional
-        Axis of the slices; by default the first that the pattern allows.
+        Axis of the slices. By default, the first that the pattern allows.
 
     Raises
     ------
@@ -179,7 +180,7 @@ def place_of(peaks: PeakModel, path: str) -> str:
 
 
 def _code(peaks: PeakModel, path: str) -> str:
-    """Line of code of a call site; "" if its file is missing here."""
+    """Line of code of a call site, or "" if its file is missing here."""
     site = peaks.sites.get(path)
     text = "" if site is None or is_call(site) else site.code
     return text if len(text) <= MAX_CODE else f"{text[: MAX_CODE - 3].rstrip()}..."

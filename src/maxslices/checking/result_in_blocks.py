@@ -19,7 +19,7 @@ from .estimate_check import find_method, trial_of
 
 
 def proposed_halo(call: Trial) -> str:
-    """End of a message that proposes the halo to declare; "" if no halo helps.
+    """End of a message that proposes the halo to declare, or "" if no halo helps.
 
     No halo helps a method that adds noise, for example.
     """
@@ -64,14 +64,14 @@ def find_halo(
     device : str
         "auto", "cpu", "cuda" or "cuda:N".
     slice_dim : int, optional
-        Axis of the slices; by default the first that the pattern allows.
+        Axis of the slices. By default, the first that the pattern allows.
     **parameters
         Parameters of the method.
 
     Returns
     -------
     Reach
-        Its ``halo`` is the halo to declare; None if a slice depends on all slices.
+        Its ``halo`` is the halo to declare, or None if a slice depends on all slices.
 
     Raises
     ------
@@ -102,9 +102,10 @@ def differences_between_blocks(trial: Trial, sizes: Iterable[int], tolerance: fl
     trial : Trial
         Method and data.
     sizes : iterable of int
-        Slices in a block.
+        Numbers of slices in a block.
     tolerance : float
-        Largest difference allowed, relative to the range of the result; 0 means bitwise equality.
+        Largest allowed difference, relative to the range of the result. 0 requires bitwise
+        equality.
     """
     data = trial.data()
     whole = _in_blocks(trial, data, trial.n_slices)  # combined, if the method has a `combine`
@@ -117,7 +118,7 @@ def differences_between_blocks(trial: Trial, sizes: Iterable[int], tolerance: fl
 
 
 def _in_blocks(trial: Trial, data: Any, size: int) -> Any:
-    """Result of a run in blocks of a size, on the host."""
+    """Result on the host of a run in blocks of one size."""
     meta = trial.meta
     blocks = trial.blocks(data, size, meta.halo_slices(**trial.parameters))
     results = [trial.on_host(result) for _, result in blocks]
@@ -131,7 +132,7 @@ def _in_blocks(trial: Trial, data: Any, size: int) -> Any:
 
 
 def _difference(whole: Any, joined: Any, tolerance: float) -> str:
-    """Describe the largest difference; "" if it is within the tolerance."""
+    """Describe the largest difference, or "" if it is within the tolerance."""
     pairs = [(whole, joined)]
     if isinstance(whole, tuple):
         pairs = list(zip(whole, joined, strict=True))

@@ -159,13 +159,13 @@ class ModelResolver:
             dims = meta.output_other_dims(*request.slices[:2], **parameters)
             sizes.append(math.prod(dims) * output_dtype.itemsize)
         model = MemoryModel(lambda n: sum(round_to_granule(n * size) for size in sizes))
-        why = "it works on the host; on the device it has its input and its result"
+        why = "it works on the host, and only its input and result are on the device"
         return ResolvedModel(model, "declared", why)
 
     def _declared(self, request: ModelRequest) -> ResolvedModel:
         if request.meta.estimator is None:
             raise NoAnswerError("no memory estimator is declared")
-        # An estimator for CUDA alone is used for a CPU as well; the plan reports it.
+        # An estimator for CUDA alone is also used for a CPU, which the plan reports.
         origin = "declared" if supports_device(request.meta, self.device) else "declared for CUDA"
         return ResolvedModel(declared_model(request, self.device), origin)
 
@@ -233,7 +233,7 @@ class ModelResolver:
         if self.backend is None and self.device == "cuda" and request.meta.host_only:
             return self._on_host(request)
         if self.backend is None:
-            raise NoAnswerError("there is no such device here to measure it on")
+            raise NoAnswerError("it cannot be measured without such a device here")
         LOGGER.info(MEASURED, request.meta.name)
         from .probe import probe
 

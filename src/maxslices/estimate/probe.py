@@ -61,7 +61,7 @@ class PeakSearch(SequenceProbe):
         # `_few_kinds` makes at least three calls, and one more proves the answer.
         if again is None or 4 * again.duration_s > self._limit_s():
             again = again or first
-            self.notes.append(f"a call takes {again.duration_s:.1f} s, so that few were made")
+            self.notes.append(f"a call takes {again.duration_s:.1f} s, so only a few were made")
             self._enter(again)
         else:
             self._few_kinds(again)
@@ -198,7 +198,9 @@ class PeakSearch(SequenceProbe):
         may_run = self.calls.reach(n, points)
         self._is_refused = may_run == most
         if self._is_refused:
-            self._not_proven = f"{most} slices were called, more might take too much: not proven"
+            self._not_proven = (
+                f"{most} slices were called, and more might need too much memory: not proven"
+            )
         return may_run
 
     def _is_contradicted(self, n: int, difference_bytes: int, tolerance_bytes: float) -> bool:

@@ -325,7 +325,9 @@ class SequenceProbe:
             if measured[n] <= predicted + ABOVE_BYTES:  # within the error of a reading
                 measured[n] = predicted
             elif self._is_small(n):
-                raise NotExplainedError("memory outside the pool is not that of arrays")
+                raise NotExplainedError(
+                    "memory outside the pool does not match the sizes of arrays"
+                )
         return model.with_measured(measured | self._too_much(self._too_many))
 
     def _too_much(self, n: int) -> dict[int, int]:

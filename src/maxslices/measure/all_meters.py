@@ -15,23 +15,23 @@ from .cupy_hook import shared_hook
 from .cupy_pool import CupyMeter, GrowthMeter
 from .device_memory import DeviceMeter
 from .host_memory import HostMeter
-from .numpy_sequence import told_by_numpy
+from .numpy_sequence import numpy_events_sent_to
 from .peak import Peak
 from .resident_memory import ResidentPeak
 from .sequence_recorder import SequenceRecorder
 from .torch_cuda_memory import TorchMeter
 
 _LEAST_BYTES = 512
-"""Smaller arrays are not recorded, because Python code makes many of them."""
+"""Least size in bytes of a recorded array, because Python code makes many small ones."""
 SAMPLE_INTERVAL_S = 0.002
 """Time between two samples of the GPU's memory; shorter allocations of C libraries may be missed.
 """
 _OUTSIDE_BYTES = 32 * 2**20
-"""Growth outside the allocators that is not reported: kernels and buffers of C libraries take some
-MiB at their first use."""
+"""Largest growth outside the allocators that is not reported. Kernels and buffers of C libraries
+take several MiB at their first use."""
 _OUTSIDE_FRACTION = {"cpu": 0.10, "cuda": 0.02}
-"""The same as a fraction of the memory in the allocators. It is larger on a CPU, because the kernel
-counts pages in batches, and C's allocator keeps freed ones."""
+"""The same limit as a fraction of the memory in the allocators. It is larger on a CPU, because the
+kernel counts pages in batches, and C's allocator keeps freed pages."""
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def measure_peak(
     interval_s: float = SAMPLE_INTERVAL_S,
     record: tuple[int, int] | None = None,
 ) -> Iterator[Peak]:
-    """Measure the most memory that a ``with`` block has alive at once.
+    """Measure the peak memory of a ``with`` block.
 
     Memory from before the block is excluded. The figures are set when the block ends, also if it
     raises. Blocks may be nested, and all threads are counted.
@@ -50,7 +50,7 @@ def measure_peak(
     Parameters
     ----------
     device : {"cpu", "cuda"}
-        "cpu" counts NumPy and the process; "cuda" counts CuPy, torch and the current GPU. Libraries
+        "cpu" counts NumPy and the process. "cuda" counts CuPy, torch and the current GPU. Libraries
         that are not imported are ignored.
     hooks : bool
         Whether CuPy's hooks count each allocation and each return, in 10 us for both. Without them,
@@ -65,13 +65,13 @@ def measure_peak(
     Yields
     ------
     Peak
-        The figures; None for those that are not available.
+        The figures, with None for those that are not available.
 
     Notes
     -----
     The figures are for the whole process, so other threads are counted. The kernel's maximum of
-    resident memory and the peaks of tracemalloc and torch are reset; concurrent measurements of
-    this kind take that into account.
+    resident memory and the peaks of tracemalloc and torch are reset, which concurrent measurements
+    of this kind take into account.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def _start_cpu(peak: Peak, recorder: SequenceRecorder | None) -> Callable[[], No
     recording = ExitStack()
     if recorder is not None:
         try:
-            recording.enter_context(told_by_numpy(recorder, _LEAST_BYTES))
+            recording.enter_context(numpy_events_sent_to(recorder, _LEAST_BYTES))
         except DeviceError:  # this NumPy cannot
             recorder = None
 

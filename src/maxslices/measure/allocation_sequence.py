@@ -18,7 +18,7 @@ class CallSite(NamedTuple):
     """Line of code of an allocation."""
 
     filename: str
-    """File of the user's line, the innermost one outside array libraries."""
+    """File of the user's line: the innermost line outside array libraries."""
     line: int
     """Number of that line, from 1."""
     function: str
@@ -73,13 +73,13 @@ class Freed:
 
     @property
     def site(self) -> None:
-        """None: a free has no call site."""
+        """None, because a free has no call site."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationSequence:
-    """Allocations and frees of one call, the input's first."""
+    """Allocations and frees of one call, starting with the input."""
 
     n_slices: int
     """Slices of the input."""
@@ -105,7 +105,7 @@ class AllocationSequence:
         return max(self.alive_bytes(granule_bytes), default=0)
 
     def alive_at_peak(self, granule_bytes: int = CUDA_GRANULE_BYTES) -> tuple[Alive, ...]:
-        """Allocations alive at the peak, in order; the last one reached it."""
+        """Allocations alive at the peak, in order. The last one reached the peak."""
         totals = list(self.alive_bytes(granule_bytes))
         alive: dict[int, Alive] = {}
         for i, event in enumerate(self.events[: totals.index(max(totals)) + 1 if totals else 0]):
@@ -133,7 +133,7 @@ class AllocationSequence:
         Raises
         ------
         ValueError, KeyError, IndexError, TypeError
-            If the values are not those of a sequence.
+            If the values do not represent a sequence.
         """
         sites = tuple(CallSite(*site) for site in plain["sites"])
         events: list[Allocated | Freed] = []
@@ -169,11 +169,11 @@ class SequenceBuilder:
         self._events: list[Allocated | Freed] = []
 
     def site(self, site: CallSite) -> int:
-        """Index of a call site, which is added if it is new."""
+        """Index of a call site, adding it if it is new."""
         return self._sites.setdefault(site, len(self._sites))
 
     def alloc(self, n_bytes: int, site: int) -> int:
-        """Add an allocation; returns the index of its event, for `free`."""
+        """Add an allocation, and return the index of its event for `free`."""
         self._events.append(Allocated(n_bytes, site))
         return len(self._events) - 1
 

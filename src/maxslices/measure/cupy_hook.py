@@ -31,19 +31,19 @@ class PoolListener:
         self.in_use_bytes: int | None = None
         self.held_bytes: int | None = None
         self.unseen: list[str] = []
-        """Messages about memory missing from the figures; empty if everything was seen."""
+        """Messages about memory missing from the figures, empty if everything was seen."""
 
     def begin(self, pool: Any, device: Any) -> None:
         """Read the pool before anything is counted."""
         self.device_id = int(device.id)
 
     def end(self, complaint: str | None) -> None:
-        """Fill in the figures; a complaint is a message about memory that may be missing."""
+        """Fill in the figures. A complaint is a message about memory that may be missing."""
         if complaint:
             self.unseen.append(complaint)
 
     def after_allocation(self, device_id: int) -> None:
-        """Handle the end of an allocation on any device; called with and without hooks."""
+        """Handle the end of an allocation on any device, with and without hooks."""
 
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
         """Handle an allocation: bytes rounded up to the pool's granule, and as requested."""
@@ -87,7 +87,7 @@ class SharedHook:
             pool = getattr(current, "__self__", None)
             if not isinstance(pool, cupy.cuda.MemoryPool):
                 meter.unseen.append(
-                    "CuPy's allocator is not a MemoryPool, so that its memory hooks see nothing"
+                    "CuPy's allocator is not a MemoryPool and does not call memory hooks"
                 )
                 return
             if not self.meters:
@@ -164,7 +164,7 @@ class SharedHook:
     def malloc_postprocess(
         self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int
     ) -> None:
-        """Count an allocation; the pointer is null if memory ran out."""
+        """Count an allocation. The pointer is null if memory ran out."""
         with self.lock:
             self.in_flight_bytes -= mem_size
             for meter in self.meters if mem_size else ():
@@ -189,10 +189,10 @@ class SharedHook:
             self.in_flight_bytes -= mem_size
 
     def alloc_preprocess(self, device_id: int, mem_size: int) -> None:
-        """Do nothing before the pool asks the driver; CuPy calls this too."""
+        """Do nothing before an allocation of the pool from the driver. CuPy requires the method."""
 
     def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
-        """Count an allocation of the pool from the driver; the pointer is null if it failed."""
+        """Count an allocation of the pool from the driver. The pointer is null if it failed."""
         with self.lock:
             for meter in self.meters:
                 if mem_ptr and meter.device_id == device_id:

@@ -16,12 +16,12 @@ from .cupy_hook import PoolListener, shared_hook
 from .peak import OutsideReading
 
 GRAIN_BYTES = 2 * 2**20
-"""Granule of a GPU's driver. CuPy's pool counts its requests without this rounding; smaller
+"""Granule of a GPU's driver. CuPy's pool counts its requests without this rounding, and smaller
 requests share a granule."""
 
 _COMPARE_S = 1e-3
-"""Least time between two comparisons without a new peak. In each one the pool sums all blocks in
-use, which is too slow for every allocation."""
+"""Least time between two comparisons without a new peak. In a comparison the pool sums all blocks
+in use, which is too slow for every allocation."""
 
 
 class CupyMeter(PoolListener):
@@ -68,7 +68,7 @@ class CupyMeter(PoolListener):
             self.sample_with(self.read_device)
 
     def freed(self, pointer: int, n_bytes: int) -> None:
-        """Count a return to the pool; memory from before the block is counted separately."""
+        """Count a return to the pool. Memory from before the block is counted separately."""
         own = self.own.pop(pointer, None)
         if own is None:
             self.freed_before_bytes += n_bytes
@@ -98,15 +98,15 @@ class CupyMeter(PoolListener):
 
     @property
     def rounding_bytes(self) -> int:
-        """Bytes that the driver added to the pool's chunks; small ones share a granule."""
+        """Bytes that the driver added to the pool's chunks, of which small ones share a granule."""
         large = sum(-n % GRAIN_BYTES for n in self._chunks.values() if n >= GRAIN_BYTES)
         return large + -sum(n for n in self._chunks.values() if n < GRAIN_BYTES) % GRAIN_BYTES
 
     def compare(self) -> None:
         """Compare the pool's count with the hooks', and update the maximum by the larger.
 
-        Both agree unless a thread has no hook. Memory freed there leaves the hooks' count too
-        high, memory allocated there leaves it too low: the larger count is never below the truth.
+        Both agree unless a thread has no hook. For memory freed in such a thread the hooks' count
+        is too high, and for memory allocated there too low. The larger count is never too low.
         """
         self._compared_s = time.perf_counter()
         self.highest_held = max(self.highest_held, int(self.pool.total_bytes()))
@@ -122,7 +122,7 @@ class CupyMeter(PoolListener):
     def sample_with(self, read: Callable[[], int]) -> None:
         """Read the pool and the device at one moment, from the sampling thread.
 
-        Allocations of threads without a hook show here too.
+        This includes allocations of threads without a hook.
         """
         with shared_hook.lock:
             if self not in shared_hook.meters:
@@ -137,7 +137,9 @@ class CupyMeter(PoolListener):
                 if held < self._held:
                     self._forget_given_back(held)
                     self._held = held
-            if not shared_hook.in_flight_bytes:  # else memory from the driver may not be counted
+            if (
+                not shared_hook.in_flight_bytes
+            ):  # otherwise memory from the driver may not be counted
                 beyond = used - (held - self.held_before) - self.rounding_bytes
                 moment = self._n_events, held
                 self._readings[moment] = max(beyond, self._readings.get(moment, beyond))
@@ -206,7 +208,7 @@ class GrowthMeter(CupyMeter):
         """Do nothing, because only allocations raise the bytes in use."""
 
     def _forget_given_back(self, held_bytes: int) -> None:
-        """Forget chunks until their sum is that of the pool; the oldest, as it is unknown which."""
+        """Remove chunks until their sum is the pool's: the oldest, as it is unknown which."""
         sizes = list(self._chunks.values())
         while sizes and sum(sizes) > held_bytes - self.held_before:
             del sizes[0]

@@ -48,7 +48,7 @@ class DeviceMeter:
         self._read: Callable[[], int] | None = None
 
     def start(self) -> None:
-        """Take the first sample and start the thread; without a CUDA library, do nothing."""
+        """Take the first sample and start the thread, if there is a CUDA library."""
         self._read = _reader()
         if self._read is None:
             return
@@ -84,7 +84,7 @@ class DeviceMeter:
 
 
 def _reader() -> Callable[[], int] | None:
-    """Return a function that reads the bytes in use of the device that is current here."""
+    """Return a function that reads the bytes in use on the device that is current here."""
     torch = torch_on_gpu()
     if loaded("cupy") is None and torch is not None:
         index = torch.cuda.current_device()

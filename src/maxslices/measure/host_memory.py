@@ -1,7 +1,7 @@
-"""NumPy's arrays, by tracemalloc.
+"""Memory of NumPy arrays, by tracemalloc.
 
-tracemalloc keeps one peak for the whole process, which overlapping measurements share: before one
-resets it, the peak so far is noted for all of them.
+tracemalloc keeps one peak for the whole process, which overlapping measurements share. Before one
+of them resets it, all of them record the peak so far.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _foreign_peak_bytes = 0
 
 
 class HostMeter:
-    """Bytes in NumPy arrays, of all threads; in Python objects too if tracemalloc was on before.
+    """Bytes in NumPy arrays of all threads, and in Python objects if tracemalloc was on before.
 
     If tracemalloc was off before, earlier allocations do not count. If it was on, figures are the
     growth over the memory alive at the start, and freeing an earlier array lowers them.
@@ -52,7 +52,7 @@ class HostMeter:
             _active.append(self)
 
     def stop(self) -> int | None:
-        """Stop; returns the peak in bytes, or None if the code switched tracing off."""
+        """Stop, and return the peak in bytes, or None if the code switched tracing off."""
         global _started_here
         with _lock:
             if not tracemalloc.is_tracing():
@@ -64,13 +64,13 @@ class HostMeter:
                 tracemalloc.stop()
                 _started_here = False
             elif not _active and _foreign_peak_bytes > current:
-                # Restore the peak for whoever was tracing: pages never touched cost nothing.
+                # Restore the peak for other users of tracemalloc. Untouched pages cost nothing.
                 np.empty(_foreign_peak_bytes - current, np.uint8)
         return None if self.lost else max(0, self.highest_bytes - self.before_bytes)
 
 
 def _observe() -> int:
-    """Traced bytes now; every measurement notes the peak, which is reset."""
+    """Traced bytes now. Every measurement records the peak, which is then reset."""
     current, peak = tracemalloc.get_traced_memory()
     for meter in _active:
         meter.highest_bytes = max(meter.highest_bytes, peak)
@@ -79,7 +79,7 @@ def _observe() -> int:
 
 
 def alive_bytes(device: Device) -> int:
-    """Bytes in use in a GPU's pools; or in NumPy's arrays, 0 if tracemalloc is off."""
+    """Bytes in use in a GPU's pools, or in NumPy arrays (0 if tracemalloc is off)."""
     if device == "cuda":
         import cupy
 

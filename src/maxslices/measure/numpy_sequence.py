@@ -1,14 +1,15 @@
 """Record the allocations and frees of NumPy arrays in order.
 
-tracemalloc counts memory, but not in order. In NumPy's C interface, every array's memory comes from
+tracemalloc counts memory, but not in order. In NumPy's C interface, the memory of arrays comes from
 a handler, a struct of four functions that `PyDataMem_GetHandler` returns. During a recording these
-functions are replaced by functions that record the call and pass it on. `PyDataMem_SetHandler`
-would be the usual way, but its handler is used only by the thread that sets it, and arrays that
-outlive the recording would keep it. An allocation and its free take 9 us longer (2026-11-22).
+functions are replaced by functions that record the call and pass it on. The public function
+`PyDataMem_SetHandler` is not used, because its handler applies only to the calling thread, and
+arrays that outlive the recording would keep it. An allocation and its free take 9 us longer
+(2026-11-22).
 
 An array may be freed while an exception propagates, as by `np.array(["x"], float)`. Calling Python
-then loses the exception, so the measured code behaves differently. The recorder's `is_disturbed` is
-then True.
+then loses the exception, and the measured code behaves differently. In this case, `is_disturbed` of
+the recorder is True.
 
 Buffers of ufuncs for casts (8192 elements each) come from Python's allocator and are not recorded.
 """
@@ -29,7 +30,7 @@ from .sequence_recorder import SequenceRecorder
 _GET_HANDLER = 305
 """Index of ``PyDataMem_GetHandler`` in NumPy's table of C functions, since NumPy 1.22."""
 _VERSION = 1
-"""Version of the struct that NumPy itself knows."""
+"""Supported version of NumPy's struct."""
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "malloc": (_POINTER, _POINTER, _SIZE),
@@ -56,7 +57,7 @@ class DataHandler(ctypes.Structure):
 
 
 @contextmanager
-def told_by_numpy(recorder: SequenceRecorder, least_bytes: int) -> Iterator[None]:
+def numpy_events_sent_to(recorder: SequenceRecorder, least_bytes: int) -> Iterator[None]:
     """Send the allocations of NumPy in a ``with`` block to a recorder, in all threads.
 
     Allocations below `least_bytes` are omitted, because Python code makes many of them.
@@ -80,7 +81,7 @@ def told_by_numpy(recorder: SequenceRecorder, least_bytes: int) -> Iterator[None
 
 
 def _handler() -> DataHandler:
-    """The handler in force."""
+    """The current handler."""
     pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_in.restype, pointer_in.argtypes = _POINTER, (ctypes.py_object, ctypes.c_char_p)
     core = getattr(np, "_core", None) or np.core
@@ -102,7 +103,7 @@ def _recording(
 ) -> dict[str, Any]:
     """Functions for a handler that record each call and pass it on.
 
-    The originals are called with the GIL held, as NumPy does. Some release it meanwhile.
+    The original functions are called with the GIL held, as by NumPy. Some of them release it.
     """
     call = {name: _WITH_GIL[name](address) for name, address in originals.items()}
     context = _handler().ctx

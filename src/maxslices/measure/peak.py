@@ -16,10 +16,10 @@ class OutsideReading:
     n_events: int
     """Allocations and frees of the pool in the block before the reading."""
     held_bytes: int
-    """Bytes held by the pool for the block, up to `Peak.cupy_in_use_bytes`. Free ones count,
-    because a library cannot use memory that the pool keeps."""
+    """Bytes held by the pool for the block, up to `Peak.cupy_in_use_bytes`. Free bytes of the pool
+    count, because a library cannot use them."""
     n_bytes: int
-    """Bytes in use beyond those held by the pool, and beyond those in use before the block."""
+    """Bytes in use, minus those held by the pool and those in use before the block."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,11 +41,11 @@ class Peak:
     """Earlier memory of CuPy's pool or NumPy that was freed in the block, as far as this lowers the
     total at the peak. For example, a workspace is freed before a larger one replaces it."""
     cupy_held_bytes: int | None = None
-    """Most bytes that the pool held for the block: in use and free."""
+    """Most bytes that the pool held for the block, in use or free."""
     torch_allocated_bytes: int | None = None
     """Most bytes alive at once in torch's blocks on the device."""
     device_before_bytes: int | None = None
-    """Bytes in use at the start of the block: on a GPU by all programs; on the CPU the resident
+    """Bytes in use at the start of the block. On a GPU, of all programs. On the CPU, the resident
     memory of this process."""
     device_peak_bytes: int | None = None
     """Most bytes in use during the block, counted in the same way. On a GPU it is sampled, so an
@@ -63,22 +63,22 @@ class Peak:
     wall_s: float = 0.0
     """Duration of the block."""
     unseen: list[str] = field(default_factory=list)
-    """Messages about memory missing from the figures; empty if the meters saw everything."""
+    """Messages about memory missing from the figures, empty if the meters saw everything."""
     sequence: AllocationSequence | None = None
-    """Allocations from CuPy's pool or NumPy (with ``record=...``), up to the refused request if the
-    block ran out of memory; None if incomplete."""
+    """Allocations from CuPy's pool or NumPy (with ``record=...``), up to the failed request if the
+    block ran out of memory. None if incomplete."""
 
     @property
     def alive(self) -> tuple[Alive, ...]:
-        """Allocations alive at the peak, in order; empty without a `sequence`."""
+        """Allocations alive at the peak, in order, empty without a `sequence`."""
         granule_bytes = 1 if self.device == "cpu" else CUDA_GRANULE_BYTES
         return () if self.sequence is None else self.sequence.alive_at_peak(granule_bytes)
 
     @property
     def counted_bytes(self) -> int | None:
-        """The figure of the library that the code runs on: NumPy, CuPy in use, or torch allocated.
+        """Peak of the code's array library: NumPy, CuPy in use, or torch allocated.
 
-        Where CuPy and torch both allocated, it is the sum of their peaks, an upper bound. It is a
+        If both CuPy and torch allocated, it is the sum of their peaks, an upper bound. It is a
         lower bound if `unseen` is not empty.
         """
         if self.device == "cpu":
@@ -89,7 +89,7 @@ class Peak:
 
     @property
     def peak_bytes(self) -> int | None:
-        """`counted_bytes`; None if `unseen` is not empty, because it may be too low."""
+        """`counted_bytes`, or None if `unseen` is not empty, because it may be too low."""
         return None if self.unseen else self.counted_bytes
 
     @property

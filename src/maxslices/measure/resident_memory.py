@@ -1,10 +1,10 @@
-"""Resident memory of processes, by the kernel's count; Linux only.
+"""Resident memory of processes, by the kernel's count, on Linux only.
 
-It includes arrays, memory of C libraries, and code. It counts pages in RAM: an array that was never
-written to has no pages.
+It includes arrays, memory of C libraries, and code. It counts pages in RAM, so an array that was
+never written to does not count.
 
-The kernel keeps one maximum for each process (``VmHWM``), which overlapping measurements share:
-before one resets it, the maximum so far is noted for all of them.
+The kernel keeps one maximum for each process (``VmHWM``), which overlapping measurements share.
+Before one of them resets it, all of them record the maximum so far.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _active: WeakSet[ResidentPeak] = WeakSet()
 
 
 class ResidentPeak:
-    """Peak of this process's resident memory from now on, counted by the kernel without gaps."""
+    """Peak of this process's resident memory from now on, as counted by the kernel."""
 
     def __init__(self) -> None:
         self.before_bytes: int | None = None
-        """Resident bytes at the start; None if the kernel does not report them."""
+        """Resident bytes at the start, or None if the kernel does not report them."""
         self._highest_bytes = 0
         with _lock:
             _observe()
@@ -37,7 +37,7 @@ class ResidentPeak:
 
     @property
     def highest_bytes(self) -> int | None:
-        """Most resident bytes so far; None if the kernel does not report them."""
+        """Most resident bytes so far, or None if the kernel does not report them."""
         if self.before_bytes is None:
             return None
         with _lock:
@@ -46,7 +46,7 @@ class ResidentPeak:
 
     @property
     def grown_bytes(self) -> int | None:
-        """Growth of resident bytes since the start, at most; None if unknown."""
+        """Largest growth of resident bytes since the start, or None if unknown."""
         highest_bytes = self.highest_bytes
         if highest_bytes is None or self.before_bytes is None:
             return None
@@ -54,7 +54,7 @@ class ResidentPeak:
 
 
 def _observe() -> None:
-    """Note the kernel's maximum for every measurement."""
+    """Record the kernel's maximum for every measurement."""
     highest_bytes = _counted("VmHWM")
     for meter in list(_active):
         meter._highest_bytes = max(meter._highest_bytes, highest_bytes or 0)

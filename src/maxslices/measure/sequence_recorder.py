@@ -17,8 +17,8 @@ from .cupy_hook import PoolListener
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"])
 _MEASURE_FOLDER = os.path.dirname(os.path.abspath(__file__))
 _OWN_FOLDERS = (_MEASURE_FOLDER, os.path.join(os.path.dirname(_MEASURE_FOLDER), "devices"))
-"""Folders of code on the stack between a method and its allocations: the meters, and the devices,
-which call methods and limit CuPy's pool."""
+"""Folders of the project's code on the stack of an allocation: the meters, and the devices, which
+call methods and limit CuPy's pool."""
 _LIBRARIES = frozenset(
     ("numpy", "scipy", "cupy", "cupyx", "cupy_backends", "array_api_compat", "pywt", "torch",
      "numba", "skimage", "finufft", "cufinufft", "contextlib.py")
@@ -26,7 +26,7 @@ _LIBRARIES = frozenset(
 
 
 _TYPED = ("<stdin>", "<python-input-", "<ipython-input-", "<doctest ", "<console>")
-"""Prefixes of file names of code typed at a prompt. Generated code has others, such as
+"""Prefixes of file names of code typed at a prompt. Generated code has other names, such as
 ``<string>``."""
 
 
@@ -66,7 +66,7 @@ def _tail(filename: str) -> str:
 
 
 class SequenceRecorder(PoolListener):
-    """Records allocations and frees of the current device's pool or of NumPy, in all threads.
+    """Recorder of allocations and frees of the current device's pool or of NumPy, in all threads.
 
     Frees of earlier allocations are omitted.
     """
@@ -86,14 +86,14 @@ class SequenceRecorder(PoolListener):
 
     @property
     def is_complete(self) -> bool:
-        """True if all allocations were recorded, and there were any."""
+        """True if all allocations were recorded, and at least one."""
         return not self.unseen and bool(self._site_of)
 
     def sequence(self) -> AllocationSequence:
         """Sequence so far, or up to the refused request."""
         return self._refused or self._building.sequence()
 
-    # Called by the shared hook (see `PoolListener`), or for NumPy by `told_by_numpy`.
+    # Called by the shared hook (see `PoolListener`), or for NumPy by `numpy_events_sent_to`.
 
     def allocated(self, pointer: int, n_bytes: int, requested_bytes: int) -> None:
         """Enter an allocation."""

@@ -1,8 +1,8 @@
 """torch's memory on the CPU, reported to tracemalloc.
 
 torch's profiler records every allocation of its CPU allocator with the time, which gives the peak
-of a call. The peak is reported to tracemalloc for a moment, so that tracemalloc's peak is that of
-NumPy and torch together. The tensor that a call returns counts until it is freed. Workspaces that
+of a call. The peak is reported to tracemalloc for a moment, so tracemalloc's peak includes both
+NumPy and torch. The tensor that a call returns counts until it is freed. Workspaces that
 oneDNN allocates outside torch's allocator are not counted.
 """
 
@@ -19,21 +19,21 @@ import numpy as np
 
 T = TypeVar("T")
 _MOMENTARY_ADDRESS = 1
-"""Address of momentary reports, which is not that of any allocation."""
+"""Address of momentary reports, which no allocation has."""
 _tracked: set[int] = set()
 
 
 def counted(call: Callable[[], T]) -> T:
-    """Call a function and add torch's peak to that of tracemalloc, if it is tracing.
+    """Call a function and add torch's peak to tracemalloc's, if it is tracing.
 
-    The peaks of NumPy and torch during the call are added, as if at the same time.
+    The peaks of NumPy and torch during the call are added, as if they occurred at the same time.
     """
     if not tracemalloc.is_tracing():
         return call()
     import torch
 
     autograd: Any = torch.autograd
-    if autograd._profiler_enabled():  # the caller's own; torch allows one
+    if autograd._profiler_enabled():  # the caller's own profiler, because torch allows only one
         return call()
     earlier_peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.reset_peak()
@@ -44,7 +44,7 @@ def counted(call: Callable[[], T]) -> T:
     finally:
         profile.__exit__(None, None, None)
         during = tracemalloc.get_traced_memory()[1]
-        highest = _highest(profile)  # makes objects that tracemalloc would count
+        highest = _highest(profile)  # tracemalloc would count its objects
         tracemalloc.reset_peak()
         _raise_peak(max(earlier_peak, during + highest))
     return result
@@ -67,7 +67,7 @@ def _forget(address: int) -> None:
 
 
 def start_profile() -> Any:
-    """Start torch's profiler with memory; its `__exit__` ends it."""
+    """Start torch's profiler with memory. Its `__exit__` stops it."""
     from torch.autograd.profiler import profile
 
     name = "KINETO_LOG_LEVEL"

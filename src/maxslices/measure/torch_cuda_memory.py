@@ -1,7 +1,7 @@
 """Memory that torch's caching allocator hands out and holds on the current CUDA device.
 
-torch keeps one set of maxima per device, which overlapping measurements share: before one resets
-them, the maxima so far are noted for all of them.
+torch keeps one set of maxima per device, which overlapping measurements share. Before one of them
+resets these, all of them record the maxima so far.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TorchMeter:
         self._index: int | None = None
 
     def start(self) -> None:
-        """Begin to count; a torch that has not used the device is ignored."""
+        """Start counting. A torch that has not used the device is ignored."""
         with _lock:
             torch = torch_on_gpu()
             if torch is not None:
@@ -44,7 +44,7 @@ class TorchMeter:
             _active.append(self)
 
     def stop(self) -> None:
-        """End; `allocated_bytes` stays None if torch was not used on the device."""
+        """Stop counting. `allocated_bytes` is None if torch was not used on the device."""
         with _lock:
             torch = torch_on_gpu()
             if torch is not None:
@@ -57,14 +57,14 @@ class TorchMeter:
             _active.remove(self)
 
     def sample(self) -> None:
-        """Read what is allocated now, from the sampling thread."""
+        """Read the allocated bytes, from the sampling thread."""
         torch = torch_on_gpu()
         if torch is not None:
             self._sampled = max(self._sampled, int(torch.cuda.memory_allocated(self._index)))
 
 
 def observe(torch: Any) -> None:
-    """Note the maxima so far for every measurement, and reset them."""
+    """Record the maxima so far for every measurement, and reset them."""
     stats = _stats(torch)
     for meter in _active:
         for kind, (_, peak) in stats.items():
@@ -74,7 +74,7 @@ def observe(torch: Any) -> None:
 
 def _stats(torch: Any) -> dict[str, tuple[int, int]]:
     """Bytes now and at most, by kind."""
-    # torch's flat dictionary takes ten times as long to make as the nested one.
+    # torch's flat dictionary takes ten times as long as the nested one.
     stats = torch.cuda.memory_stats_as_nested_dict()
     figures = {}
     for kind in _KINDS:

@@ -37,24 +37,25 @@ from ..trial.trial import is_call
 from ..tuning.garbage_collection import quick_collections
 
 _SLICES = (7, 23, 67)
-"""Slices of the blocks: methods that process 16 or 32 at a time have three chunks with the most."""
+"""Slices of the blocks. With the most slices, methods that process 16 or 32 at a time have three
+chunks."""
 _OTHER_DIMS = ((109, 139), (103, 67), (71, 53), (199, 113), (62, 178))
-"""Other dims of the blocks, mostly primes, so that a size has one formula. Some are twice a prime,
-because FFT lengths of odd and even dims differ."""
+"""Other dims of the blocks. Most are primes, for which a size has one formula. Some are twice a
+prime, because FFT lengths of odd and even dims differ."""
 _WARM_UP = 5, (96, 64)
 """Slices and other dims of the first call."""
 _LEAST_SIZES = 4
-"""Fewest other dims with which a method must run; with fewer, formulas are ambiguous."""
+"""Fewest pairs of other dims with which a method must run. With fewer, formulas are ambiguous."""
 _LEAST_BYTES = 2048
-"""Allocations that are smaller in every block are not listed, such as scalars and index arrays."""
+"""Least size of a listed allocation in any block. Scalars and index arrays are smaller."""
 _WHOLE_BYTES = 1024
-"""A constant is rounded up to this: small objects of Python differ by 100 bytes from call to call
-(3,258 and 3,314 for gaussian_filter, 2026-11-27)."""
+"""Bytes to a multiple of which constants are rounded up, because small Python objects differ by 100
+bytes from call to call (3,258 and 3,314 for gaussian_filter, 2026-11-27)."""
 _PEAK_TOLERANCE = 0.02
-"""Excess of a bound, as a part of the peak, with which no further terms are tried."""
+"""Excess of a bound, as a fraction of the peak, below which no further terms are tried."""
 _MARGIN = 1.02
-"""Factor of a bound, as a margin: for a method that pads its rows and columns, a sum of products of
-dims that covered the measured blocks was 0.15 % too low at other sizes."""
+"""Safety factor of a bound. For a method that pads its rows and columns, a sum of products of dims
+that covered the measured blocks was 0.15 % too low at other sizes."""
 _BOUNDS: tuple[tuple[tuple[int, int, int], ...], ...] = (
     ((0, 0, 0),),
     ((1, 1, 1), (0, 0, 0)),
@@ -63,7 +64,7 @@ _BOUNDS: tuple[tuple[tuple[int, int, int], ...], ...] = (
 )
 """Terms of bounds, as powers of (slices, first, second other dim)."""
 _DTYPES = {1: "uint8", 2: "uint16", 4: "float32", 8: "float64", 16: "complex128"}
-"""Dtype that is written for items of a size: the bytes alone are known."""
+"""Dtype that is written for items of a size in bytes, because the true dtype is unknown."""
 _NAMES = ("angles", "rows", "columns")
 _LENGTHS = {
     "n": "{0}",
@@ -76,7 +77,7 @@ _LENGTHS = {
     "n*n": "{0}**2",
     "even(n)*even(n)": "({0} + {0} % 2)**2",
 }
-"""Python of the lengths of `size_model.LENGTHS` but 1."""
+"""Python code of the lengths in `size_model.LENGTHS`, except 1."""
 _COUNTS = {
     "n": "{0}",
     "ceil(n/k)": "-(-{0} // {1})",
@@ -85,19 +86,19 @@ _COUNTS = {
     "n*n": "{0}**2",
     "pow2(n)": "(1 << ({0} - 1).bit_length())",
 }
-"""Python of the counts of `formula.COUNTS` that never fall."""
+"""Python code of the counts in `formula.COUNTS` that never decrease."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestedLedger:
-    """A ledger function as text, with the measurements."""
+    """Ledger function as text, with the measurements."""
 
     text: str
     """Python source of the function, with its imports."""
     device: Device
-    """Where the method was run."""
+    """Device on which the method was run."""
     shapes: tuple[tuple[int, int, int], ...]
-    """Blocks that it was run on, axes (angles, rows, columns)."""
+    """Shapes of the measured blocks (angles, rows, columns)."""
     peaks_bytes: tuple[int, ...]
     """Measured peak on each block."""
     ratios: tuple[float, ...]
@@ -116,7 +117,7 @@ class SuggestedLedger:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Text and figures as values that JSON knows."""
+        """Text and figures as plain values for JSON."""
         runs = zip(self.shapes, self.peaks_bytes, self.ratios, strict=True)
         return {
             "ledger": self.text,
@@ -140,27 +141,28 @@ def suggest_ledger(
     Parameters
     ----------
     method : callable, MethodMeta or str
-        A registered function, its ``.meta``, or its name; of any other function the name, as in
+        A registered function, its ``.meta``, or its name. For any other function, the name as in
         ``"scipy.ndimage:gaussian_filter"``.
     dtype : dtype-like
-        Of its input; the ledger refuses any other.
+        Dtype of the input. The ledger raises for any other dtype.
     parameters : mapping, optional
-        Of the method: the ledger is for these.
+        Parameters of the method, for which the ledger is valid.
     device : str
         "auto", "cpu", "cuda" or "cuda:N".
     slice_dim : int, optional
-        Axis of the slices; by default the first that the pattern allows.
+        Axis of the slices. By default, the first that the pattern allows.
 
     Returns
     -------
     SuggestedLedger
+        Python code of the ledger, with the measurements.
 
     Raises
     ------
     EstimatorError
         If the method runs on too few of the blocks.
     DeviceError
-        If no meter gives its memory.
+        If no meter can measure its memory.
     UsageError
         If SciPy is not installed, or the method is invalid.
     """
@@ -185,7 +187,7 @@ class _Run:
 
 
 class _Suggestion:
-    """Runs a method, and writes its ledger."""
+    """Run of a method on small blocks, and the ledger that is written from it."""
 
     def __init__(
         self,
@@ -234,7 +236,7 @@ class _Suggestion:
     def _runs(self) -> list[_Run]:
         runs: list[_Run] = []
         error: Exception | None = None
-        with suppress(Exception):  # imports, compiled code; what refuses these dims is seen below
+        with suppress(Exception):  # imports and compiles; errors for these dims are handled below
             self._run(*_WARM_UP)
         for dims in _OTHER_DIMS:
             try:
@@ -244,7 +246,7 @@ class _Suggestion:
             except Exception as raised:  # noqa: BLE001 - a method may refuse dims in any way
                 error = raised
         if len(runs) < _LEAST_SIZES * len(_SLICES):
-            assert error is not None  # else all of them ran
+            assert error is not None  # otherwise all of them ran
             raise EstimatorError(
                 f"{self.meta.full_name} runs with fewer than {_LEAST_SIZES} of the sizes "
                 f"{', '.join(f'{a}x{b}' for a, b in _OTHER_DIMS)}: {what_raised(error)}"
@@ -270,7 +272,7 @@ class _Suggestion:
         return _Run(trial.n_slices, dims, peak_bytes, _by_site(alive))
 
     def _formula(self, site: CallSite, sizes: Sequence[int], runs: Sequence[_Run]) -> str | None:
-        """Call on a ledger for bytes that were alive at each peak; None without a formula."""
+        """Ledger call for bytes that were alive at each peak, or None without a formula."""
         growths = {}
         for dims in dict.fromkeys(run.other_dims for run in runs):
             seen = zip(runs, sizes, strict=True)
@@ -336,9 +338,10 @@ class _Suggestion:
             yield " * ".join([str(factor), *filter(None, [counted]), *texts])
 
     def _bound(self, lacking: Sequence[int], runs: Sequence[_Run]) -> str:
-        """Sum of products of dims, factors at least 0, that covers what is lacking in every block.
+        """Upper bound of the missing memory in every block: a nonnegative sum of products of dims.
 
-        Few terms are tried first: many follow a few sizes closely, and go astray beyond.
+        Few terms are tried first, because many terms fit the measured sizes closely but extrapolate
+        badly.
         """
         from scipy.optimize import nnls
 
@@ -350,7 +353,7 @@ class _Suggestion:
             table = np.stack([np.prod(dims ** np.array(power), axis=1) for power in powers], axis=1)
             try:
                 factors, _ = nnls(table * weights[:, None], wanted * weights)
-            except RuntimeError:  # it did not converge: other terms may
+            except RuntimeError:  # not converged: other terms may
                 continue
             if not factors.any():
                 factors[-1] = 1.0
@@ -415,7 +418,7 @@ def _by_site(alive: Sequence[Alive]) -> dict[CallSite, tuple[int, ...]]:
 
 
 def _terms_of(site: CallSite, runs: Sequence[_Run]) -> list[tuple[int, ...]]:
-    """Bytes in each run of each allocation of a site; of their sum, if their number differs."""
+    """Bytes of each allocation of a site in each run, or of their sum if their number differs."""
     alive = [run.alive.get(site, ()) for run in runs]
     if len({len(sizes) for sizes in alive}) == 1:
         return list(zip(*alive, strict=True))
@@ -423,7 +426,7 @@ def _terms_of(site: CallSite, runs: Sequence[_Run]) -> list[tuple[int, ...]]:
 
 
 def _comment(site: CallSite) -> str:
-    """File, line and code of a site; "" of what has no line of the method's."""
+    """File, line and code of a site, or "" without a line of the method."""
     if site == INPUT:
         return "the input"
     if site.filename in ("", named_method.__file__) or is_call(site):  # compiled code
@@ -432,7 +435,7 @@ def _comment(site: CallSite) -> str:
 
 
 def _commented(call: str, comment: str) -> str:
-    """Line of a ledger with a comment, which stands above where the line would be too long."""
+    """Line of a ledger with a comment, which is placed above a long line."""
     line = f"    {call}"
     if not comment:
         return line

@@ -1,4 +1,4 @@
-"""The test kit for authors of methods.
+"""Test kit for authors of methods.
 
 Names are imported when they are used, because pytest loads this package in every run.
 """

@@ -1,7 +1,7 @@
 """Tests of all registered methods, without a file of cases: ``pytest --maxslices [PACKAGE]``.
 
 Each method runs with its defaults on a small block of float32. A method that needs a parameter, or
-refuses its own defaults, is skipped and needs a `Case` in a file.
+does not run with its defaults, is skipped and needs a `Case` in a file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ block."""
 
 
 def _why_not(meta: MethodMeta) -> str:
-    """Reason why a method does not run with its defaults; empty if it does."""
+    """Reason why a method does not run with its defaults, or empty."""
     faults = [text for _, text in check_parameters(meta.function, {})]
     return "; ".join(f"it {text}" for text in faults) or meta.refusal({}) or ""
 
 
 class TestRegisteredMethods(MethodConformance):
-    """The tests of a package's methods, for all registered methods."""
+    """Conformance tests for all registered methods."""
 
     def _parametrize(self, metafunc: pytest.Metafunc) -> None:
         cls, package = type(self), metafunc.config.getoption("maxslices_of")

@@ -38,7 +38,7 @@ _DEVICES: tuple[Device, ...] = ("cpu", "cuda")
 
 
 class MethodConformance:
-    """Subclass it in a test file, name the package, and list the cases.
+    """Conformance tests, to be subclassed with the name of a package and its cases.
 
     Estimates must be within bounds of the measured peak for each case, axis and random shape, must
     never decrease, and must be whole numbers of slices. Results must not depend on the block size
@@ -53,7 +53,7 @@ class MethodConformance:
     cases: ClassVar[Sequence[Case]] = ()
     """Small cases, quick on a CPU."""
     smallest_dim: ClassVar[int] = 1
-    """Smallest detector dim of random shapes; increase it for methods that refuse frames of one
+    """Smallest detector dim of random shapes. Increase it for methods that need more than one
     pixel, such as binning."""
     gpu_cases: ClassVar[Sequence[Case]] = ()
     """Cases of real size. Their tests have the mark ``gpu``, and are skipped without a GPU."""
@@ -120,7 +120,7 @@ class MethodConformance:
         """Mark a test that is also run at real sizes on a GPU."""
 
     def trial(self, situation: Situation, max_slices: MaxSlices) -> Trial:
-        """Set up a situation; skips the test if its device or library is missing."""
+        """Set up a situation, or skip the test if its device or library is missing."""
         case, device = situation.case, situation.device or max_slices.settings.device
         if situation.device is not None:
             skip_without(situation.device)
@@ -147,7 +147,7 @@ class MethodConformance:
     def test_estimate_is_within_bounds(
         self, situation: Situation, max_slices: MaxSlices, on_real_sizes: None
     ) -> None:
-        """For the measured peak, the estimate is about the number of slices that were run."""
+        """The estimate for the measured peak is about the number of slices that were run."""
         settings = max_slices.settings
         trial = self.trial(situation, max_slices)
         result = check_trial(trial, settings.lower, settings.upper, trace=None)
@@ -237,7 +237,7 @@ class MethodConformance:
             )
 
     def test_estimate_at_random_shapes(self, tried_method: str, max_slices: MaxSlices) -> None:
-        """Random shapes, with dtypes and parameters of the cases; needs Hypothesis."""
+        """Estimates are within bounds for random shapes (with Hypothesis)."""
         pytest.importorskip("hypothesis")
         from .random_shapes import try_random_shapes
 

@@ -35,7 +35,7 @@ _OPTIONS: dict[str, tuple[str, type, str]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add each option as a flag and as an ini key; the flag takes precedence."""
+    """Add each option as a flag and as an ini key. The flag takes precedence."""
     group = parser.getgroup("maxslices", "estimates of memory compared with measured peaks")
     group.addoption(
         "--maxslices",
@@ -43,14 +43,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const="",
         metavar="PACKAGE",
-        help="check all methods that are registered, or those of a package; no file is needed",
+        help="check all registered methods, or those of a package, without a file of cases",
     )
     for name, (default, kind, text) in _OPTIONS.items():
         ini = f"maxslices_{name}"
         default_text = f"default: {default}" if default else "default: none"
         group.addoption(
             f"--maxslices-{name}",
-            default=None,  # so that an ini key is not shadowed
+            default=None,  # a default would shadow the ini key
             metavar={float: "RATIO", int: "N"}.get(kind, "FILE" if not default else "DEVICE"),
             help=f"{text} (ini: {ini}; {default_text})",
         )
@@ -59,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options in force."""
+    """The current options."""
 
     lower: float
     upper: float
@@ -135,7 +135,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class MaxSlices:
-    """The check, with the options of this run: value of the fixture `max_slices`.
+    """Value of the fixture `max_slices`: the check with the options of this run.
 
     A call does the same as `maxslices.testing.check_max_slices`. The result is added to the summary
     and to the files of ``--maxslices-json`` and ``--maxslices-record``.
@@ -157,7 +157,7 @@ class MaxSlices:
     ) -> CheckResult:
         """Check, and raise an `EstimateError` if the estimate is out of bounds.
 
-        The test is skipped if `device` is given and missing.
+        The test is skipped if the argument `device` names a missing device.
         """
         __tracebackhide__ = True
         from ..checking.check_result import EstimateError
@@ -189,7 +189,7 @@ class MaxSlices:
         return result
 
     def note(self, result: CheckResult, *, measured: bool = True) -> None:
-        """Add a result to the summary; with `measured`, also its peak to the record."""
+        """Add a result to the summary, and with `measured` its peak to the record."""
         from .recorded_peaks import make_record
 
         self._item.user_properties.append((PROPERTY, result.to_dict()))
@@ -199,7 +199,7 @@ class MaxSlices:
 
 @pytest.fixture
 def max_slices(request: pytest.FixtureRequest) -> MaxSlices:
-    """The check of an estimator: ``max_slices(method, shape, dtype, **parameters)``."""
+    """Check an estimator by ``max_slices(method, shape, dtype, **parameters)``."""
     return MaxSlices(request.node)
 
 
@@ -300,7 +300,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> RecordFile
 
 
 class _Collector:
-    """Collect results from the reports, xdist's workers included."""
+    """Collect results from the reports, including those of xdist's workers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config

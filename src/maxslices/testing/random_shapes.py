@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 MAX_SLICES = 60
 MAX_DIM = 96
-"""Largest shapes: hundreds of calls with 2 MB take seconds, and small odd sizes reveal errors as
+"""Largest sizes. Hundreds of calls with 2 MB take seconds, and small odd sizes reveal errors as
 well as large ones."""
 _MAX_QUICK_EXAMPLES = 1000
-"""Up to this number of examples, every run tries the same ones and does not shrink failures. The
-default of 300 is for every run of a suite; more are for a search for rare errors."""
+"""Largest number of examples that are the same in every run and without shrinking of failures. The
+default of 300 is for a test suite. Larger numbers are for a search for rare errors."""
 
 
 def try_random_shapes(
@@ -40,7 +40,7 @@ def try_random_shapes(
 ) -> None:
     """Compare an estimator with the measured peak for random shapes.
 
-    Dtype, parameters and axis are taken from a situation. Shapes for which the method raises
+    Dtype, parameters and axis come from a situation. Shapes for which the method raises
     `ValueError` are invalid inputs and are skipped. If all shapes are invalid, the test is skipped.
     """
     refused: ValueError | None = None

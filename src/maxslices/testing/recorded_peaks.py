@@ -32,7 +32,7 @@ _FIELDS = ("method", "package_version", "shape", "dtype", "slice_dim", "paramete
 def make_record(result: CheckResult) -> Record | None:
     """Make the record of a measurement, with its machine.
 
-    None if JSON cannot represent one of the parameters, such as an array.
+    Returns None if JSON cannot represent one of the parameters, such as an array.
     """
     parameters = {
         name: value.item() if isinstance(value, np.generic) else value
@@ -70,7 +70,7 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
     Returns
     -------
     int
-        Records in the file now.
+        Number of records in the file.
     """
     kept = {_key(record): record for record in (read_records(path) if path.exists() else [])}
     kept |= {_key(record): record for record in records}
@@ -138,7 +138,7 @@ def replay(
 
 
 def package_version(full_name: str) -> str | None:
-    """Version of the installed package that a method comes from; None if there is none."""
+    """Version of a method's installed package, or None if it is not installed."""
     return _versions_by_module().get(full_name.split(".", 1)[0])
 
 
