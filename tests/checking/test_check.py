@@ -161,7 +161,7 @@ def promises_double(slice_dim, other_dims, dtype, available_memory, **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("function", "declaration", "said"),
+    ("function", "declaration", "message"),
     [
         (
             lambda data: data + data,
@@ -191,7 +191,7 @@ def promises_double(slice_dim, other_dims, dtype, available_memory, **kwargs):
         (lambda data: data.sum(axis=0), {}, "three axes, such as 60x70x90 float32"),
     ],
 )
-def test_an_output_that_is_not_as_declared_fails(function, declaration, said):
+def test_an_output_that_is_not_as_declared_fails(function, declaration, message):
     declared = {"calc_max_slices": from_ledger(two_arrays)} | declaration
     meta = Registry().register(
         function, name="suspect", module="lab", pattern="projection", **declared
@@ -201,7 +201,7 @@ def test_an_output_that_is_not_as_declared_fails(function, declaration, said):
     assert caught.value.result.verdict == "WRONG OUTPUT"
     first = str(caught.value).splitlines()[0]
     assert first.startswith("WRONG OUTPUT (a run would stop): lab.suspect returned")
-    assert said in first
+    assert message in first
 
 
 @pytest.mark.skipif(np.__version__ < "2", reason="ufuncs of NumPy 1 have no signature")

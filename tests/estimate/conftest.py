@@ -18,7 +18,7 @@ def gpu(monkeypatch):
 
 
 def install_gpu(monkeypatch, gpu):
-    """Let a GPU that is made up stand for CuPy, the backend, the meters and the clock."""
+    """Replace CuPy, the backend, the meters and the clock by a simulated GPU."""
     monkeypatch.setattr(trial, "measure_peak", gpu.measure_peak)
     monkeypatch.setattr(trial, "array_module", gpu.module)
     monkeypatch.setattr(trial, "finish", lambda backend: None)

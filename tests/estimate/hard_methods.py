@@ -111,7 +111,7 @@ def falls(data):
 
 @dataclass(frozen=True)
 class Hard:
-    """A method, and its peak in slices as a function of how many it is given."""
+    """A method, and its peak in units of a slice as a function of the number of slices."""
 
     function: Callable[..., Any]
     needs: Callable[[int], float]

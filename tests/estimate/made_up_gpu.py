@@ -22,7 +22,7 @@ INPUT_BYTES = 1801 * 2560 * 4
 
 
 class Gpu:
-    """A stand-in for CuPy, the backend, the meters and the clock; bytes are only counted."""
+    """Fake of CuPy, the backend, the meters and the clock, which only counts bytes."""
 
     kind = "cuda"
     name = "cuda:0"
@@ -31,7 +31,7 @@ class Gpu:
     def __init__(self):
         self.pool = self.outside = self.highest_outside = self.inside = self.limit = 0
         self.held = self.flats_bytes = 0
-        self.kept = self.freed = 0  # what the method keeps; what of it the last call replaced
+        self.kept = self.freed = 0  # retained by the method, and of that replaced by the last call
         self.most = 0  # in use at any time, without what stays outside
         self.kind_of_data = "even"
         self.now_s = 0.0

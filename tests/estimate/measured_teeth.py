@@ -1,7 +1,7 @@
-"""Memory that rises and falls with the slices.
+"""Memory that increases and decreases with the number of slices.
 
-LPRec3d_tomobar without its options that save memory on an H200, sinograms of 1801 x 2557: four
-chunks, of which the last may be smaller, with an FFT plan of its own.
+LPRec3d_tomobar without its options that save memory, on an H200, for sinograms of 1801 x 2557. It
+has four chunks. The last one may be smaller and then has its own FFT plan.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MEASURED = (
 
 
 def teeth(k):
-    """MiB of k slices; beyond what was measured each eight slices add as much as before."""
+    """MiB of k slices. Beyond the measured range, eight further slices add as much as before."""
     periods = max(0, -(-(k - len(MEASURED)) // 8))
     k -= 8 * periods
     return MEASURED[k - 1] + periods * (MEASURED[k - 1] - MEASURED[k - 9] if periods else 0)

@@ -1,4 +1,4 @@
-"""A GPU that is made up, on which methods are lists of allocations; see `made_up_gpu`."""
+"""Simulated GPU on which methods are lists of allocations, as in `made_up_gpu`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SequenceGpu(Gpu):
         self.seconds = lambda n: 0.005
         self.outside_of = lambda n: 0
         self.outside_at = peak_event
-        self.gives_back = True  # what is free, to the driver
+        self.gives_back = True  # whether free memory returns to the driver
 
     def run(self, method, n):
         program = Program(n)

@@ -1,4 +1,4 @@
-"""Formulas for what a few calls took, in the pool and beside it."""
+"""Formulas for the memory of a few calls, in the pool and outside it."""
 
 from __future__ import annotations
 

@@ -72,13 +72,13 @@ def request_for(meta: MethodMeta) -> ModelRequest:
     return ModelRequest(meta, 0, SHAPE[1:], np.dtype("float32"), {}, SHAPE[0])
 
 
-def resolver(**given) -> ModelResolver:
+def resolver(**options) -> ModelResolver:
     return ModelResolver(
         "cpu",
         backend=select_backend("cpu"),
         records=Records(),
         available_bytes=2_000_000,
-        **given,
+        **options,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a look-up has to find out about packages, and what it reads for that."""
+"""Versions of packages and hashes of sources in the key of a record."""
 
 from __future__ import annotations
 

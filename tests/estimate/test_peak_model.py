@@ -1,4 +1,4 @@
-"""Peaks continued from three calls of at most eight slices, held against recorded calls."""
+"""Peaks extrapolated from three calls of at most eight slices, compared with recorded calls."""
 
 from __future__ import annotations
 

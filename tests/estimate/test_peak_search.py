@@ -1,6 +1,6 @@
-"""Probes by peaks alone, on a GPU that is made up and records no allocations.
+"""Probes by peaks alone, on a simulated GPU that does not record allocations.
 
-What is in use stays within the budget, and memory outside the pool counts.
+Memory in use stays within the budget, and memory outside the pool counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ shared_fixture = [HealthCheck.function_scoped_fixture]
 
 
 def right_answer(needs, available):
-    """Most slices of which that many, and any fewer, fit."""
+    """Largest number of slices such that it and all smaller numbers fit."""
     return next((n for n in range(TOTAL) if needs(n + 1) > available), TOTAL)
 
 
@@ -114,7 +114,7 @@ def test_a_line_is_followed_four_times_as_far_as_it_was_called(monkeypatch):
 
 
 @pytest.mark.parametrize("n", [17, 18, 20, 33])
-def test_what_was_not_called_as_it_might_take_too_much_is_not_proven(monkeypatch, n):
+def test_an_answer_beyond_the_calls_that_may_be_made_is_not_proven(monkeypatch, n):
     def take(k):
         return {"inside": 20 * MB * k, "outside": 7 * MB * (-(-k // 16) * 16)}
 

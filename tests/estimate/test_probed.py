@@ -85,7 +85,7 @@ def test_hard_methods_are_safe_and_close(hard, n):
     available = hard.bytes(n) + ROOM_BYTES
     answer = probed_on(hard.function, available)
     model = answer.model()
-    # A step can only be found by stepping on it; one slice more than the answer may be tried.
+    # A step is only found by a call beyond it, so one slice more than the answer may be tried.
     above = 1.1 if "step" in str(hard) or "padded" in str(hard) else 1.0
     assert max(rung.n_bytes for rung in answer.rungs) <= available * above
     # Where memory falls between two calls, nothing is known but that all fits.

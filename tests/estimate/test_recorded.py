@@ -1,4 +1,4 @@
-"""What was probed is found again, never when it is stale, and never at the cost of a run."""
+"""Records of probes are found again, unless they are stale, and errors never stop a run."""
 
 from __future__ import annotations
 
@@ -362,14 +362,14 @@ def test_a_record_of_a_script_does_not_serve_when_a_module_that_it_imports_has_c
     (tmp_path / "lab_constants.py").write_text("SIZE = 3\n")
     helper = tmp_path / "lab_helpers.py"
     helper.write_text("import lab_constants\ndef double(data): return data * 2\n")
-    beside = tmp_path / "lab_beside.py"
-    beside.write_text("")
+    unrelated = tmp_path / "lab_unrelated.py"
+    unrelated.write_text("")
     (tmp_path / "lab_script.py").write_text(
         "from lab_helpers import double\ndef f(data): return double(data)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     hashes = [source_hash(importlib.import_module("lab_script").f)]
-    for file in (helper, tmp_path / "lab_constants.py", beside):
+    for file in (helper, tmp_path / "lab_constants.py", unrelated):
         with file.open("a") as added:
             added.write("more = 1\n")
         hashes.append(source_hash(importlib.import_module("lab_script").f))

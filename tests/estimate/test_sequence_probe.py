@@ -71,7 +71,7 @@ CHANGE = [chunks_of_16, another_way_above_20, plans_of_chunks]
 
 
 def fitting(gpu, method, available):
-    """Most slices of which that many, and any fewer, fit."""
+    """Largest number of slices such that it and all smaller numbers fit."""
     return next(n for n in range(2161) if gpu.most_bytes(method, n + 1) > available)
 
 
@@ -287,7 +287,7 @@ def test_it_answers_for_any_memory_and_in_json(sequences):
 
 
 def back_projects(p):
-    """FBP3d_tomobar's way: a workspace is gone before its library allocates beside the pool."""
+    """As in FBP3d_tomobar: a workspace is freed before its library allocates outside the pool."""
     filtered = p.alloc(INPUT_BYTES * p.n, 1)
     workspace = p.alloc(67 * MB + INPUT_BYTES * p.n // 2, 2)
     p.free(workspace)
@@ -300,16 +300,16 @@ def test_memory_outside_the_pool_counts_at_its_own_moment(sequences, n):
     def outside(k):
         return INPUT_BYTES * array_depth(k)
 
-    def beside(sequence):  # after the volume was allocated
+    def moment(sequence):  # after the volume was allocated
         return len(sequence.events) - 2
 
-    sequences.outside_of, sequences.outside_at = outside, beside
+    sequences.outside_of, sequences.outside_at = outside, moment
 
     def needs(k):
         program = Program(k)
         back_projects(program)
         sizes = list(program.sequence().alive_bytes())
-        return max(max(sizes), sizes[beside(program.sequence())] + outside(k))
+        return max(max(sizes), sizes[moment(program.sequence())] + outside(k))
 
     probe = probed_program(sequences, back_projects, needs(n))
     assert probe.peaks is not None
@@ -334,8 +334,8 @@ def test_a_large_call_that_takes_more_outside_the_pool_counts_as_it_was_read(seq
 
 
 @pytest.mark.parametrize("gives_back", [True, False])
-def test_what_the_pool_holds_free_counts_beside_memory_outside_it(sequences, gives_back):
-    """A library cannot use it; what was given back to the driver does not count."""
+def test_free_memory_of_the_pool_counts_in_addition_to_memory_outside(sequences, gives_back):
+    """A library cannot use it. Memory returned to the driver does not count."""
 
     def method(p):
         p.free(p.alloc(3 * INPUT_BYTES * p.n, 1))

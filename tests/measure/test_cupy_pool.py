@@ -1,4 +1,4 @@
-"""CuPy's meter on the fake of CuPy; tests/gpu has the real one."""
+"""CuPy's meter on the fake of CuPy. tests/gpu uses the real one."""
 
 import contextlib
 import random
@@ -87,7 +87,7 @@ def test_memory_outside_the_pool_is_reported(cupy, hooks):
 
 
 def wait_for_a_sample(cupy):
-    """Wait until the sampling thread has read the device, and noted what it read."""
+    """Wait until the sampling thread has read the device and recorded the reading."""
     enough, until = cupy.n_device_reads + 2, time.monotonic() + 10
     while cupy.n_device_reads < enough:
         assert time.monotonic() < until
@@ -230,7 +230,7 @@ def test_what_is_freed_after_the_peak_was_alive_beside_it(cupy):
 
 
 def busy(cupy, seed):
-    """Allocate and free at random, in this thread and another; the blocks still alive."""
+    """Allocate and free at random in two threads, and return the blocks still alive."""
     chosen, alive = random.Random(seed), []
     for _ in range(300):
         if alive and chosen.random() < 0.45:

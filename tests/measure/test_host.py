@@ -11,7 +11,7 @@ from maxslices.tuning.heap import installed_allocators
 
 MB = 1_000_000
 OBJECTS_BYTES = 8192
-"""Python objects that live during such a block; arrays are counted to the byte."""
+"""Bytes of Python objects alive during such a block. Arrays are counted to the byte."""
 
 
 def ones(n_mb):

@@ -1,4 +1,4 @@
-"""The recorder on the fake of CuPy; docs/scripts/record_sequences.py uses the real one."""
+"""The recorder on the fake of CuPy. docs/scripts/record_sequences.py uses the real one."""
 
 import pytest
 

@@ -1,9 +1,9 @@
-"""What the pack's methods are tried on: one line a case.
+"""Test cases of the pack's methods, one per line.
 
-`test_pack` runs each along every axis that its method's pattern allows, unless one is named: those
-of `CASES` on any machine, those of `GPU_CASES`, of real sizes, where there is a GPU. A method needs
-a case for each dtype and each parameter that changes its memory. Other sizes are drawn at random
-there, and estimates for a GPU are compared with recorded peaks.
+`test_pack` runs each case along every axis that its method's pattern allows, unless the case names
+an axis. `CASES` run on any machine, and `GPU_CASES`, of real sizes, on a GPU. A method needs a case
+for each dtype and each parameter that changes its memory. `test_pack` also draws random sizes, and
+compares estimates for a GPU with recorded peaks.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from maxslices.testing import Case
 PACKAGE = "maxslices_methods"
 
 FFT = 1e-6
-"""SciPy's FFT takes as many rows at a time as a CPU's registers hold, and rounds the rest
-otherwise: the last bits of a frame may depend on those beside it. cuFFT's frames do not."""
+"""SciPy's FFT transforms as many rows together as fit a CPU's registers, and rounds the remaining
+rows differently. The last bits of a frame may therefore depend on its neighbours, but not with
+cuFFT."""
 BLAS = 1e-6
-"""cuBLAS may sum in another order for another place in a chunk."""
+"""The order of cuBLAS's sums may depend on the position in a chunk."""
 SUM = 1e-12
 """The mean is a sum of doubles, whose order depends on the blocks."""
 
 WEIGHTS = "tests/methods/data/unet.safetensors"
-"""Random weights of the smallest network of three levels; from the root of the repository."""
+"""Random weights of the smallest network of three levels, relative to the repository."""
 
 UNET = {"weights": WEIGHTS}
 NLM = {"strength": 0.3, "search_size": 5, "patch_size": 3}

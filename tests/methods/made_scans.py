@@ -1,4 +1,4 @@
-"""Made scans whose right values are known: discs in a beam that changes, in several layouts."""
+"""Simulated scans with exact values: discs in a changing beam, in several layouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHAPE = (6, 64)
 DARK, BEAM = 100.0, 20000.0
 """Counts without beam, and of the beam at the beginning."""
 DISCS = ((-0.2, 0.1, 0.3, 1.0), (0.3, 0.2, 0.12, 2.0), (0.1, -0.4, 0.15, 1.5))
-"""Centre (x, y), radius and density of each; a length of 1 is half of the width."""
+"""Centre (x, y), radius and density of each disc, in units of half the width."""
 
 
 def line_integrals(degrees, columns=64, rows=6, scale=0.02, centre=None):
@@ -45,7 +45,7 @@ def beam_profile(columns=64):
 
 
 def frames(level, n=5, seed=0, noise=10.0, shape=SHAPE):
-    """Frames of a beam of that level, with noise; a level of 0 makes darks."""
+    """Frames of a beam of this level, with noise. A level of 0 makes darks."""
     rng = np.random.default_rng(seed)
     mean = DARK + level * BEAM * beam_profile(shape[1])
     return np.rint(mean + rng.normal(0, noise, (n, *shape))).astype("u2")

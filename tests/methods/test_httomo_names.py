@@ -1,4 +1,4 @@
-"""httomolibgpu's names in the pack: parameters, and what is not used said."""
+"""httomolibgpu's names in the pack: parameters, and messages about ignored ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_narrow_sinc_is_the_ramp_and_a_wide_one_smoother(rows):
     np.testing.assert_allclose(
         FBP3d_tomobar(rows, RADIANS, filter_freq_cutoff=1e-3), ramp, atol=1e-6
     )
-    # At a width of 1 the window is that of Shepp and Logan.
+    # At a width of 1, this is the window of Shepp and Logan.
     np.testing.assert_allclose(
         FBP3d_tomobar(rows, RADIANS, filter_freq_cutoff=1.0), fbp(rows, RADIANS), atol=1e-6
     )
@@ -48,7 +48,7 @@ def test_nothing_is_left_above_the_cutoff():
     angles = np.linspace(0, np.pi, n_angles, endpoint=False)
     inside = LPRec3d_tomobar(rows, angles, filter_type="ramp", filter_freq_cutoff=0.8)
     outside = LPRec3d_tomobar(rows, angles, filter_type="ramp", filter_freq_cutoff=0.4)
-    # What is left are the ends of the rows.
+    # Differences remain at the ends of the rows.
     assert np.abs(outside[16:48, 0, 16:48]).max() < 0.1 * np.abs(inside[16:48, 0, 16:48]).max()
 
 

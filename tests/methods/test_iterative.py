@@ -1,4 +1,4 @@
-"""Iterative reconstruction: a matched pair of projections, and slices as good as those of fbp."""
+"""Iterative reconstruction: a matched pair of projections, and slices as good as from fbp."""
 
 from __future__ import annotations
 

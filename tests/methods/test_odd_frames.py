@@ -1,4 +1,4 @@
-"""A flat or a dark that is none is named, and can be left out.
+"""Frames that are not flats or darks despite their key are named, and can be omitted.
 
 Reported situations, each with its source in a public tracker.
 """
@@ -52,7 +52,7 @@ def shutter_opens(stack):
 
 
 def dropped(stack):
-    """Source: DiamondLightSource/httomo #157, frames that are not what the key says; here zeros."""
+    """Source: DiamondLightSource/httomo #157, frames that do not match the key, here zeros."""
     stack[2] = 0
 
 

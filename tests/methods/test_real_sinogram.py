@@ -58,8 +58,8 @@ def test_middle_of_the_slice_is_scikit_images(scan, center):
         centred.T, np.rad2deg(angles), filter_name="hann", circle=False, output_size=size
     )
     compared = from_middle(result) < 0.94 * size / 2
-    # smoothed, because linear interpolation there holds less of the noise; and but for a
-    # constant, because the object is wider than the detector and both pad it differently
+    # Smoothed, because linear interpolation in scikit-image reduces the noise. Compared except for
+    # a constant, because the object is wider than the detector and both pad it differently.
     a, b = (gaussian_filter(image, 2)[compared] for image in (result, reference))
     assert np.corrcoef(a, b)[0, 1] > 0.99
     assert np.polyfit(b, a, 1)[0] == pytest.approx(1, abs=0.02)
@@ -71,5 +71,5 @@ def test_melt_is_brighter_than_crucible_and_dendrites_darker_than_melt(scan, cen
     melt, crucible = image[radius < 350], image[(radius > 450) & (radius < 590)]
     assert np.median(melt) > 2 * np.median(crucible)
     dendrite = image[320:350, 580:660]  # the branches above the middle
-    beside = image[520:550, 760:840]
-    assert np.median(dendrite) < 0.9 * np.median(beside)
+    melt_around = image[520:550, 760:840]
+    assert np.median(dendrite) < 0.9 * np.median(melt_around)

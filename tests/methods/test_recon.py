@@ -174,12 +174,12 @@ def execute(side, positions, values):
 library = ResidentPeak()
 execute(30, *waves(40, 16))
 library_bytes = library.grown_bytes
-given = waves(n_angles, side // 2 + 1)
+positions, factors = waves(n_angles, side // 2 + 1)
 values = np.ones((side, side), np.complex64)
 peak = ResidentPeak()
-plan = _fbp_cpu._plan(side, *given[0])
-plan.execute(given[1], out=values)
-print(json.dumps([peak.grown_bytes, _fbp_cpu.plan_bytes(side, given[1].size), library_bytes]))
+plan = _fbp_cpu._plan(side, *positions)
+plan.execute(factors, out=values)
+print(json.dumps([peak.grown_bytes, _fbp_cpu.plan_bytes(side, factors.size), library_bytes]))
 """
 
 

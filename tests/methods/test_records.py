@@ -1,4 +1,4 @@
-"""Peaks that a GPU measured, held against today's estimators; no GPU is needed."""
+"""Recorded peaks of a GPU compared with the current estimators, without a GPU."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from maxslices_methods.stripe import remove_stripe_based_sorting, remove_stripe_
 
 
 def sinograms(shape, dtype="float32", seed=3):
-    """Return noise of both signs with a few stripes; uint16 has many equal values."""
+    """Return noise of both signs with a few stripes. As uint16 it has many equal values."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=shape) + 3 * (rng.random(shape[2]) > 0.9)
     return rng.integers(0, 50, shape).astype(dtype) if dtype == "uint16" else values.astype(dtype)

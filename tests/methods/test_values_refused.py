@@ -75,8 +75,8 @@ CALLS = {
         ({"jpeg_quality": 0, "results_folder": Path()}, "from 1 to 100"),
     ],
     "distortion_correction_proj_discorpy": [
-        (given, "give metadata_path, or all of xcenter")
-        for given in ({"xcenter": 2.0}, {}, {"xcenter": 2.5, "list_fact": [1.0]})
+        (coefficients, "give metadata_path, or all of xcenter")
+        for coefficients in ({"xcenter": 2.0}, {}, {"xcenter": 2.5, "list_fact": [1.0]})
     ],
     "sino_360_to_180": [
         ({"overlap": 16}, "less than 15 pixels, not 16"),

@@ -59,7 +59,7 @@ def suggested(function):
 
 
 def assert_passes(function, text, parameters, dtypes=("float32",)):
-    """The text alone is what an author pastes; of loops, it is an upper bound."""
+    """An author pastes only the text. For loops, it is an upper bound."""
     for shape in FURTHER:
         for dtype in dtypes:
             out = np.asarray(function(np.ones((2, 64, 65), dtype), **parameters)).dtype
@@ -187,7 +187,7 @@ def as_float(data):
 
 
 def test_a_ledger_refuses_dtypes_that_it_was_not_tried_with():
-    """It was pasted for uint16, and said that 2.3 times as many slices fit as do."""
+    """A ledger pasted for uint16 estimated 2.3 times as many slices as fit."""
     meta = Registry().register(as_float, pattern="all", name="halved", module="lab")
     estimator = suggest_ledger(meta, device="cpu").estimator()
     assert estimator(0, (50, 60), "float32", 10**6, device="cpu")[0] > 0

@@ -1,4 +1,4 @@
-"""Wrong estimators of every kind are caught, each with the message that says what is wrong."""
+"""Every kind of wrong estimator is detected, with a message that names the error."""
 
 import json
 import os
@@ -70,7 +70,7 @@ PASSES = [
 
 @pytest.fixture(scope="module")
 def run(faulty_site, tmp_path_factory):
-    """Run the package's own tests once; return the outcome, each failure's text, the output."""
+    """Run the package's own tests once, and return the outcome, text of failures and output."""
     folder = tmp_path_factory.mktemp("run")
     for name in ("conftest.py", "test_faulty_methods.py"):
         (folder / name).write_text((FAKE_PLUGIN / name).read_text())

@@ -1,4 +1,4 @@
-"""What the conformance tests say of a wrong method: once, with what to declare."""
+"""Messages of the conformance tests for a wrong method: one per error, with the declaration."""
 
 from __future__ import annotations
 

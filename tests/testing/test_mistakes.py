@@ -1,4 +1,4 @@
-"""Mistakes in markers and cases: one line that names what is valid, and no source of the plugin."""
+"""Mistakes in markers and cases: one line with the valid choices, without the plugin's source."""
 
 import re
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Options of the pytest plugin: flag, ini key and default; recorded peaks; xdist."""
+"""Options of the pytest plugin (flag, ini key and default), recorded peaks, and xdist."""
 
 import json
 import os
