@@ -1,4 +1,4 @@
-"""Imports point downward only, as the layers of the design stand; read from the source by ast."""
+"""Imports point downward only in the layers of the design, as read from the source by ast."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def drawn_layers() -> list[set[str]]:
 
 LAYERS = drawn_layers()
 LAYER_OF = {name: height for height, names in enumerate(LAYERS) for name in names}
-assert len(LAYER_OF) == sum(map(len, LAYERS)), "a part stands in two layers"
+assert len(LAYER_OF) == sum(map(len, LAYERS)), "a part is in two layers"
 
 
 def sources() -> list[Path]:

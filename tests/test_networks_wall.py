@@ -35,7 +35,7 @@ needs_torch = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def in_the_copy(tmp_path_factory):
-    """Run Python code in a copy without networks; what it prints."""
+    """Run Python code in a copy without networks, and return its output."""
     root = copy_without_networks(tmp_path_factory.mktemp("without_networks"))
 
     def run(code):

@@ -1,4 +1,4 @@
-"""What is promised of Pythons and packages: by pyproject.toml, constraints.txt and the Makefile."""
+"""Promised Python and package versions in pyproject.toml, constraints.txt and the Makefile."""
 
 from __future__ import annotations
 

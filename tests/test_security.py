@@ -57,7 +57,7 @@ PROMISES = {
     "It is removed when the run ends": "workers/test_listeners::test_the_folder_is_removed",
     "Workers of a cluster that already": "workers/test_two_hosts::test_two_hosts_equal",
 }
-"""Beginning of each sentence of SECURITY.md -> the beginning of a test that stands behind it."""
+"""Beginning of each sentence of SECURITY.md -> the beginning of the name of its test."""
 DATA = scans.frames("uint16")
 PROGRAM = f"{sys.executable} -m maxslices.cli.main"
 CODE = ("object/apply:os.system [touch {}]", "name:os.system", "module:os")

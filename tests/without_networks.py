@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("changes", "conda", "docs", "methods", "src", "tests")
 NETWORKS = (Path("src/maxslices/nn"), Path("tests/nn"))
-"""What is left out, besides the entry points that name it."""
+"""Paths that are left out, besides the entry points that name them."""
 
 
 def copy_without_networks(folder: Path) -> Path:
@@ -39,9 +39,9 @@ def copy_without_networks(folder: Path) -> Path:
     known = ROOT / ".mypy_cache"  # by `make lint`: a test of types takes a tenth of the time
     if known.is_dir():
         shutil.copytree(known, root / known.name)
-    beside = ROOT.parent / "shared"  # a sinogram for a test that is skipped without
-    if beside.is_dir():
-        (folder / "shared").symlink_to(beside)
+    shared = ROOT.parent / "shared"  # a sinogram for a test that is skipped without
+    if shared.is_dir():
+        (folder / "shared").symlink_to(shared)
     _write_metadata(root)
     return root
 
@@ -71,7 +71,7 @@ def _write_metadata(root: Path) -> None:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """Environment of a process that imports the copy in place of what is installed."""
+    """Environment of a process that imports the copy in place of the installed package."""
     own = [str(root / "src"), str(root / "methods")]
     given = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*own, *([given] if given else [])])}

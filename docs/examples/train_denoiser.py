@@ -111,7 +111,7 @@ def main(
             for steps in (pipeline, denoised)
         ]
     print(
-        f"RMSE beside the phantom: {errors[0]:.3f} /mm as reconstructed, {errors[1]:.3f} denoised"
+        f"RMSE against the phantom: {errors[0]:.3f} /mm as reconstructed, {errors[1]:.3f} denoised"
     )
     return errors[0], errors[1]
 

@@ -1,4 +1,4 @@
-"""Estimators of httomo-backends and nabu beside measured peaks, as docs/adopting.md shows them.
+"""Estimators of httomo-backends and nabu next to measured peaks, as docs/adopting.md shows them.
 
 Called on a machine with a GPU, httomolibgpu, httomo-backends and nabu as
 

@@ -35,7 +35,7 @@ SMALL = 1 / 200
 """Terms below this part of the peak are left out of a formula."""
 LIBRARY = "httomolibgpu"
 LIBRARY_FOLDERS = {"misc", "prep", "recon", "tomobar"}
-"""Folders of its code, and of what it calls: made-up methods were recorded too."""
+"""Folders of its code and of the code it calls: made-up methods were recorded too."""
 
 CUPY = {
     "gaussian": ("cupyx.scipy.ndimage.gaussian_filter", "sigma=(0, 2, 2)"),
@@ -44,7 +44,7 @@ CUPY = {
     "fft2_filter": ("cupy.fft.fft2, a product, ifft2", ""),
     "rfft2_filter": ("cupy.fft.rfft2, a product, irfft2", ""),
 }
-"""Recorded calls of docs/scripts/outside_functions.py that are CuPy's own -> what they call."""
+"""Recorded CuPy calls of docs/scripts/outside_functions.py -> the functions they call."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def with_outside(peaks: PeakModel, outside: Mapping[int, int]) -> Callable[[int]
 
 
 def formula(sized: SizeModel, peaks: PeakModel) -> str:
-    """Sum of what is alive at the peak of `FEW` slices, equal terms added, small ones left out."""
+    """Sum of allocations at the peak of `FEW` slices: equal terms added, small ones omitted."""
     label = peaks.highest(FEW)
     terms = [sized.terms[i] for i in sized.moments[label]]
     counts: dict[str, int] = {}

@@ -63,7 +63,7 @@ QUICK_S = 0.4
 FEWER = 8
 """As many slices fewer, at most."""
 OUTSIDE_BYTES = 8 * 2**20
-"""Less outside the pool is not told from what drivers load."""
+"""Smaller amounts outside the pool cannot be distinguished from drivers' libraries."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class Hook(cp.cuda.MemoryHook):
 
 
 def clean() -> None:
-    """Give back what can be given back."""
+    """Free cached memory."""
     gc.collect()
     cp.fft.config.get_plan_cache().clear()
     cp.get_default_memory_pool().free_all_blocks()

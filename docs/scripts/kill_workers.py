@@ -123,7 +123,7 @@ def with_killed_worker(case: tuple[Any, ...], out: Path, client: Any, rng: rando
 
 
 def with_killed_coordinator(case: tuple[Any, ...], out: Path, rng: random.Random) -> str:
-    """Start a run in a process that is killed, and have it go on."""
+    """Start a run in a process that is killed, and resume it."""
     scan, pipeline, plan, format, took_s = case
     workers = ["--gpus" if plan.device == "cuda" else "--workers", "2"]
     plan_file = out.with_suffix(".json")

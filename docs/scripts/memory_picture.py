@@ -50,7 +50,7 @@ def main() -> None:
     after = step.trace(spec, Workspaces.allowance(), change=lambda copy: apply_rewrites(copy, plan))
     figure, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
     for trace, row, color, name in (
-        (before, rows["unreduced"], "#b0413e", "as it is"),
+        (before, rows["unreduced"], "#b0413e", "unchanged"),
         (after, rows[PLAN], "#2a6f97", "reduced"),
     ):
         usage = second_step(trace)

@@ -149,7 +149,7 @@ def _run(parts: Parts, mode: str, inputs: Any, targets: Any) -> None:
 
 
 def errors_of(row: Row, key: str) -> float | None:
-    """Percent by which a prediction is above what was measured; None if there is none."""
+    """Percent by which a prediction exceeds the measurement, or None."""
     return 100 * (row[key] / row["measured"] - 1) if "measured" in row and key in row else None
 
 

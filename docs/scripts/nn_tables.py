@@ -133,7 +133,7 @@ def predict(row: Row, workspaces: Workspaces, batch: int | None = None) -> Trace
 
 
 def figures(trace: Trace) -> dict[str, Any]:
-    """Return what is compared."""
+    """Return the values that are compared."""
     stages = {"model": trace.allocated_at("model"), "input": trace.allocated_at("input")}
     for call in trace.modules:
         if call.module in tuple("abcd"):
@@ -152,7 +152,7 @@ def figures(trace: Trace) -> dict[str, Any]:
 
 
 def wait_for_card() -> None:
-    """Wait until no other row's process is there: what is used on the card is then this one's."""
+    """Wait for other rows' processes to end: memory used on the card is then this row's."""
     # Locked until this process ends.
     path = Path(tempfile.gettempdir(), "nn_tables.lock")
     fcntl.flock(os.open(path, os.O_CREAT | os.O_RDWR), fcntl.LOCK_EX)
@@ -269,7 +269,7 @@ def batch_sizes(case: dict[str, Any], torch_em: str) -> dict[str, Any]:
                 module.compute_max_batch_size, model, patch, channels, safety_factor=safety
             )
             made[f"torch_em {safety}"] = [n, seconds]
-    # The factor is looked at where torch_em's answer stands beside it.
+    # The factor is checked where torch_em's answer is known.
     ways: list[tuple[str, dict[str, Any]]] = [("ours", {"safety_factor": 1})]
     if module is not None and not case:
         ways.append(("ours 0.9", {}))
@@ -413,7 +413,7 @@ def measure_all(parsed: argparse.Namespace) -> dict[str, Any]:
     found: dict[str, Any] = {"rows": {}, "batches": {}, "patches": {}, "torch": torch.__version__}
     parts = {"measure": "rows", "batch": "batches", "patch": "patches"}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        # One after the other on the device, so that what is used of it is theirs.
+        # One after the other: the device's used memory is then theirs.
         for jobs in (training, others):
             for (kind, key), made in zip(
                 jobs, pool.map(lambda job: child(*job, parsed), jobs), strict=True

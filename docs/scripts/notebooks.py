@@ -115,7 +115,7 @@ def output_text(cell: Cell) -> str:
 
 
 def as_markdown(found: dict[str, Any], name: str, pictures: Path) -> str:
-    """A page with the cells and what they printed; pictures are written into a folder."""
+    """A page with the cells and their output. Pictures are written into a folder."""
     parts = []
     for number, cell in enumerate(found["cells"]):
         text = "".join(cell["source"])
@@ -154,7 +154,7 @@ def write_pages() -> None:
 
 
 def sources(found: dict[str, Any]) -> list[str]:
-    """What is in the cells of a notebook."""
+    """Sources of a notebook's cells."""
     return ["".join(cell["source"]) for cell in found["cells"]]
 
 

@@ -60,7 +60,7 @@ not know of the rows, and with few of them calls are quick."""
 COMPARED_AT = (901, 65, 1279)
 """Where blocks of two sizes are compared."""
 FURTHER = ((1667, 64, 2399), (1051, 64, 1800))
-"""Sizes at which formulas are held against calls that they were not made of."""
+"""Sizes at which formulas are compared with calls that they were not fitted to."""
 AGAIN = (
     "FBP2d_astra", "FBP3d_tomobar", "FISTA3d_tomobar", "LPRec3d_tomobar", "remove_stripe_ti",
 )  # fmt: skip
@@ -168,7 +168,7 @@ class RecordingChooser(ModelResolver):
 
 
 class Recorder:
-    """Measures pipelines, and keeps what it finds."""
+    """Measures pipelines and keeps the records."""
 
     def __init__(self, out: Path, backend: Backend, n_bytes: int, limit_s: float) -> None:
         self.out, self.backend, self.n_bytes = out, backend, n_bytes
@@ -217,7 +217,7 @@ class Recorder:
         return ScanSpec(whole, frames, frames, True, name="a scan")
 
     def resolver(self, scan: ScanSpec, records: Records) -> ModelResolver:
-        """ModelResolver that measures what is not recorded yet."""
+        """ModelResolver that measures methods without a record."""
         side = {"flats": scan.flats, "darks": scan.darks}
         return RecordingChooser(
             self.backend.kind,
@@ -252,7 +252,7 @@ class Recorder:
     def pool_bytes(
         self, request: ModelRequest, changed: dict[str, Any], n_frames: int
     ) -> dict[int, int]:
-        """Peaks in CuPy's pool by slices: what is outside is read too roughly to compare."""
+        """Peaks in CuPy's pool by slices. Memory outside is read too coarsely to compare."""
         scan = self.scan(SMALL, n_frames)
         trial = Trial(
             request.meta, *request.slices, self.backend, {**request.parameters, **changed},

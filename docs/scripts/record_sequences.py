@@ -39,7 +39,7 @@ SIZES = (LARGE, SMALL, *OTHERS, (1441, 1800, 2048))
 SIZES_AT = (3, 5, 8)
 SLOW_AT = (2, 3, 5, 8, 4, 16, 17)
 PACKAGES_AT = (3, 5, 8, 17, 64)
-"""A model is made of all but the last, which it is held against."""
+"""A model is fitted to all but the last and compared with that."""
 CASE_S, PACKAGE_CASE_S = 2.5, 15.0
 """Seconds for all calls of one case at one size: the largest are left out beyond. Iterations of
 other packages take that long, and their largest block is needed."""

@@ -1,4 +1,4 @@
-"""Tables of docs/benchmarks/reductions.md: plans beside checkpoints of every block, on one GPU.
+"""Tables of docs/benchmarks/reductions.md: plans and checkpoints of every block, on one GPU.
 
 ``python docs/scripts/reduce_table.py FOLDER [--small] [--again] [MODEL...] [BUDGET...]`` writes
 FOLDER/reduce.json row by row and prints the table; "compiled" is one of the models. Other rows
@@ -99,7 +99,7 @@ class Rows:
             self.all = self.extra.pop("rows")
 
     def add(self, model: str, **row: Any) -> None:
-        """Add a row of a model, or of what is compiled."""
+        """Add a row of a model or a compiled model."""
         old = (model, row["plan"])
         self.all = [r for r in self.all if (r["model"], r["plan"]) != old]
         self.all.append({"model": model, **row})
@@ -115,7 +115,7 @@ def one(
     case: Case, device: torch.device | None, rows: Rows, budgets: Sequence[float] = BUDGETS,
     beside: bool = True,
 ) -> None:  # fmt: skip
-    """Make the rows of one model, beside checkpoints of every block."""
+    """Measure the rows of one model, with checkpoints of every block."""
     model = case.make()
     step = ModelStep(model, "training", torch.optim.Adam, case.loss, case.targets)
     spec = Spec(case.shape)

@@ -112,7 +112,7 @@ def main() -> None:
             continue
         lost = set(before[key].dims) - set(record.dims) if key in before else set()
         if lost:
-            print(f"{name:<44} left as it is: it was made of more sizes, such as {min(lost)}")
+            print(f"{name:<44} unchanged: it was made of more sizes, such as {min(lost)}")
             continue
         made[key] = record
         own = sum(bool(size.peaks) for size in record.sizes)

@@ -1,4 +1,4 @@
-"""Times of an estimator, of a start, and of the runner beside a plain loop.
+"""Times of an estimator, of a start, and of the runner next to a plain loop.
 
 Off by default, as times depend on the machine: ``pytest --benchmark-only tests/benchmarks`` shows
 them side by side.

@@ -15,7 +15,7 @@ def test_every_part_runs_at_a_tiny_size(name, tmp_path):
     part = importlib.import_module(f"tests.benchmarks.goals.part_{name}")
     rows = list(part.rows(True, tmp_path))
     assert rows
-    # whatever the speed: what is computed must be right
+    # the result must be right at any speed
     wrong = [row for row in rows if row.better == "more" and row.unit == "" and not row.passed]
     assert wrong == []
     n_judged = sum(row.passed is not None for row in rows)

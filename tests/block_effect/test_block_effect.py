@@ -45,7 +45,7 @@ def per_parity(data):
 
 
 def in_fours(data):
-    """Each four slices share their mean; what is left at the end does not."""
+    """Four slices at a time share their mean. A remainder at the end does not."""
     result = data.copy()
     for i in range(0, len(data) - 3, 4):
         result[i : i + 4] -= data[i : i + 4].mean()

@@ -1,4 +1,4 @@
-"""Methods without an estimator: their blocks are compared, and plans heed what was found."""
+"""Methods without an estimator: their blocks are compared, and plans use the result."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""The scan file of the demo: what is in it, and that it obeys its physics."""
+"""Contents and physics of the demo's scan file."""
 
 import subprocess
 import sys
@@ -48,8 +48,8 @@ def test_corrected_projections_are_the_line_integrals_up_to_noise_and_rings(scan
 def test_an_axis_that_is_too_far_out_is_told_before_a_file_is_there(tmp_path):
     path = tmp_path / "scan.nxs"
     path.write_bytes(b"an earlier one")
-    said = "leaves the detector of 64 columns around the axis at 40: move the axis to the middle"
-    with pytest.raises(ValueError, match=said):
+    message = "leaves the detector of 64 columns around the axis at 40: move the axis to the middle"
+    with pytest.raises(ValueError, match=message):
         make_scan(path, flower_head(rows=4, columns=64), n_angles=11, shift=8.5)
     assert path.read_bytes() == b"an earlier one"
 

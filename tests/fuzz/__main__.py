@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz [KIND ...] [--seconds N | --cases N] [--seed N]``: attack."""
+"""``python -m tests.fuzz [KIND ...] [--seconds N | --cases N] [--seed N]``: run random cases."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KINDS = {
     "plans": commands.plan_cases,
     "tampered": commands.tampered_cases,
 }
-"""Kind of attack -> what makes its cases."""
+"""Kind of case -> generator of its cases."""
 TURN_S = 5.0
 """Seconds of a kind's turn. A damaged file takes milliseconds, and a stopped and resumed run a
 second."""
@@ -64,17 +64,17 @@ def main() -> int:
     seed = random.randrange(10**6) if parsed.seed is None else parsed.seed
     print(f"seed {seed}", flush=True)
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # it logs all damage
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what is mounted, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # file systems are unmounted, too
     with tempfile.TemporaryDirectory(prefix="maxslices-fuzz-") as folder:
         for name in ("away", "tmp", "records"):
             (Path(folder) / name).mkdir()
         os.environ["MAXSLICES_RECORDS"] = f"{folder}/records"
         os.environ["TMPDIR"] = tempfile.tempdir = f"{folder}/tmp"
         os.chdir(Path(folder) / "away")
-        return attack(kinds, Path(folder), seed, parsed)
+        return run_cases(kinds, Path(folder), seed, parsed)
 
 
-def attack(kinds: list[str], folder: Path, seed: int, parsed: argparse.Namespace) -> int:
+def run_cases(kinds: list[str], folder: Path, seed: int, parsed: argparse.Namespace) -> int:
     """Run cases of all kinds in turns up to the limits; 1 if there were faults."""
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in kinds}
     end_s = time.monotonic() + (parsed.seconds or float("inf"))

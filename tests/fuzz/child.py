@@ -1,4 +1,4 @@
-"""Run a function in a forked child that may take only so long and so much memory."""
+"""Run a function in a forked child with limits of time and memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pathlib import Path
 from maxslices.errors import MaxslicesError
 
 CPU_S = 5
-"""Seconds of the processor that a case may take: no small file takes a tenth of that."""
+"""CPU seconds that a case may take. Small files take less than a tenth of that."""
 WALL_S = 60
-"""Seconds by the clock after which a case that waits for something counts as hanging. One that only
-waits for a core, on a busy machine, has ten times as long."""
+"""Wall-clock seconds after which a waiting case counts as hanging. A case that only waits for a
+core of a busy machine has ten times as long."""
 GROWTH_BYTES = 300_000_000
-"""Memory that a case may add to the process. The files are of kilobytes."""
+"""Memory that a case may add to the process. The files have kilobytes."""
 MAPPED_BYTES = 2**31
 """Address space that a case may add: beyond it an allocation fails instead of the machine."""
 
@@ -45,18 +45,18 @@ class Outcome:
 
 
 class Difference(Exception):
-    """The result is another than it should be, and nobody said so."""
+    """The result is wrong and no error was reported."""
 
 
 def in_child(case: Callable[[], object], wall_s: float | None = None) -> Outcome:
-    """Run a case in a child of its own; how it ended.
+    """Run a case in a child process and return its outcome.
 
     Parameters
     ----------
     case : callable
         The case.
     wall_s : float, optional
-        Seconds by the clock after which it counts as hanging; `WALL_S` if not given.
+        Wall-clock seconds after which it counts as hanging; `WALL_S` if not given.
     """
     wall_s = WALL_S if wall_s is None else wall_s
     reading, writing = os.pipe()
@@ -72,45 +72,45 @@ def in_child(case: Callable[[], object], wall_s: float | None = None) -> Outcome
         os._exit(0)
     os.close(writing)
     try:
-        said = _said(reading, child, wall_s)
+        output = _output(reading, child, wall_s)
     finally:
         os.close(reading)
     _, status = os.waitpid(child, 0)
-    if said is None:
+    if output is None:
         return Outcome("hang", f"it did not end within {wall_s} s")
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         kind = "hang" if number == signal.SIGXCPU else "died"
         return Outcome(kind, f"ended by {signal.Signals(number).name}")
-    if not said:
+    if not output:
         return Outcome("died", f"ended with status {status}")
-    return Outcome(*json.loads(said))
+    return Outcome(*json.loads(output))
 
 
 def cases(
     kind: str, seed: int, case: Callable[[random.Random], object], wall_s: float | None = None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Run a case without end, with other random numbers each time: its name, and how it ended."""
+    """Run a case endlessly with new random numbers; yield its name and outcome."""
     for number in itertools.count():
         name = f"{kind} {seed} {number}"
         yield name, in_child(lambda: case(random.Random(name)), wall_s)  # noqa: B023
 
 
-def _said(reading: int, child: int, wall_s: float) -> bytes | None:
-    """What the child wrote before it ended; None if it hung, and was killed."""
-    said = b""
+def _output(reading: int, child: int, wall_s: float) -> bytes | None:
+    """Output of the child, or None if it hung and was killed."""
+    output = b""
     while True:
         if not wait_for(reading, child, wall_s):
             os.kill(child, signal.SIGKILL)
             return None
         part = os.read(reading, 65536)
         if not part:
-            return said
-        said += part
+            return output
+        output += part
 
 
 def wait_for(file: int, child: int, wall_s: float) -> bool:
-    """Wait until a file can be read; False if the child that is to make it so hangs."""
+    """Wait until a file can be read; False if the child that writes it hangs."""
     for _ in range(10):
         ready, _, _ = select.select([file], [], [], wall_s)
         if ready:
@@ -121,8 +121,8 @@ def wait_for(file: int, child: int, wall_s: float) -> bool:
 
 
 def _wants_a_core(process: int) -> bool:
-    """True if a thread of a process, or of one that it started, could run or waits for a disk."""
-    with suppress(OSError):  # it has ended meanwhile
+    """True if a thread of a process or of its children is runnable or waits for a disk."""
+    with suppress(OSError):  # the process has ended meanwhile
         for thread in Path(f"/proc/{process}/task").iterdir():
             state = (thread / "stat").read_text().rpartition(")")[2].split()[0]
             children = (thread / "children").read_text().split()
@@ -148,7 +148,7 @@ def _limited(case: Callable[[], object]) -> Outcome:
         outcome = Outcome("difference", str(error))
     except MemoryError:
         outcome = Outcome("memory", traceback.format_exc())
-    except BaseException:  # noqa: BLE001  (what it is all for)
+    except BaseException:  # noqa: BLE001  (any exception is a fault to report)
         outcome = Outcome("traceback", traceback.format_exc())
     grown = _peak() - resident
     if grown > GROWTH_BYTES and not outcome.is_fault:

@@ -80,7 +80,10 @@ def plan_with(random_: random.Random) -> None:
     (section,) = planned.sections
     block, available = section.block, section.available_bytes
     needed = section.steps[0].estimated_bytes
-    for n_bytes in (needed, needed + available - section.estimated_bytes):  # and what is free
+    for n_bytes in (
+        needed,
+        needed + available - section.estimated_bytes,
+    ):  # exact, and all that is free
         if answer(n_bytes) < block:
             raise Difference(
                 f"a block of {block} is planned to take {needed} of {available} bytes; the "

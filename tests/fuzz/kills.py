@@ -1,4 +1,4 @@
-"""Random runs that are stopped by signals at random moments, and go on."""
+"""Random runs that are stopped by signals at random moments and resumed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .random_runs import (
 )
 
 ON_DISK = ("npy", "dls", "chunked", "zipped", "exchange", "tiffs", "pages")
-"""Layouts of scans with which a run can go on."""
+"""Layouts of scans whose runs can be resumed."""
 STOPS = 4
 """Most times that a run is stopped."""
 N_CHILDREN = STOPS + 2
@@ -47,14 +47,14 @@ def attempt(
     number: int = 0,
     prepare: Callable[[], object] = int,
 ) -> int:
-    """Run in a child, or go on; its exit status.
+    """Run or resume in a child, and return its exit status.
 
     Parameters
     ----------
     run_, out
         The run, and its folder.
     log : Path
-        What it prints is added to this file.
+        File to which its output is appended.
     delay_s, number
         Seconds after which it is sent a signal, and the signal.
     prepare : callable
@@ -128,7 +128,7 @@ def ended(child: int, log: Path) -> int:
 
 
 def stop_and_go_on(run_: RandomRun, place: Path, random_: random.Random) -> None:
-    """Stop a run some times, have it go on to its end, and compare what is in its folder."""
+    """Stop a run several times, resume it to its end, and compare its folder."""
     out, log = place / "out", place / "log.txt"
     began = time.monotonic()
     undisturbed(run_, place)
@@ -159,7 +159,7 @@ def undisturbed(run_: RandomRun, place: Path) -> None:
 
 
 def end_and_compare(run_: RandomRun, place: Path, out: Path) -> None:
-    """Have a run go on to its end, if it is not there, and compare what is in its folder."""
+    """Resume a run until it is complete, and compare its folder."""
     log = place / "log.txt"
     if not finished(out):
         check_status(attempt(run_, out, log), log, (0,))
@@ -183,7 +183,9 @@ def check_same(whole: Path, out: Path, log: Path, run_: RandomRun) -> None:
     names = [sorted(str(p.relative_to(f)) for p in f.rglob("*")) for f in (whole, out)]
     if find_unfinished(out) is None:  # killed when its report had its place, so it is whole
         names[1] = [name for name in names[1] if name not in (".run", ".run/journal")]
-    if PAGE_NAME not in names[1] and "no page of the run" in log.read_text():  # said, so no fault
+    if (
+        PAGE_NAME not in names[1] and "no page of the run" in log.read_text()
+    ):  # reported, thus not a fault
         names[0].remove(PAGE_NAME)
     if names[0] != names[1]:
         raise Difference(f"the folder holds {names[1]}, and not {names[0]}: {run_} {log}")

@@ -59,7 +59,7 @@ def hangs_hdf5(data: bytes) -> bool:
 
 
 def damaged_heap(data: bytes, random_: random.Random) -> bytes:
-    """Damage objects of the global heaps of an HDF5 file; what has none stays as it is."""
+    """Damage objects of the global heaps of an HDF5 file; files without heaps are unchanged."""
     changed = bytearray(data)
     places = [at for heap in heaps(data) for _, at in heap]
     for at in random_.sample(places, min(len(places), random_.choice((1, 1, 2)))):
@@ -80,7 +80,7 @@ def damaged(data: bytes, random_: random.Random) -> bytes:
 def _damage(data: bytearray, random_: random.Random) -> None:
     if not data:
         return
-    # Most of a file is pixels; what is at its beginning and at its end says what they mean.
+    # Most of a file is pixels. Its structure is at the beginning and at the end.
     size = len(data)
     near = random_.randrange(min(size, 2048))
     at = random_.choice((random_.randrange(size), near, size - 1 - near))

@@ -81,7 +81,7 @@ def pipeline_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Ou
         path.write_bytes(data)
         plan_file(path)
 
-    for text in SOUND:  # what is imported here, each child has
+    for text in SOUND:  # children inherit these imports
         path.write_text(text)
         plan_file(path)
     return cases(kind, seed, case)

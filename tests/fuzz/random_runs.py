@@ -67,7 +67,7 @@ class RandomRun:
 
     @property
     def last(self) -> int | None:
-        """Index of the last step that makes data; None if there is none."""
+        """Index of the last step that returns data, or None."""
         making = [i for i, step in enumerate(self.steps) if step["method"] not in FINDING]
         return making[-1] if making else None
 

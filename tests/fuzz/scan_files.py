@@ -41,7 +41,7 @@ def read_all(path: Path) -> None:
 
 @cache
 def seeds(folder: Path) -> dict[str, list[Path]]:
-    """Sound scans of each kind, small: what is damaged should be mostly structure."""
+    """Small valid scans of each kind, in which damage mostly hits structure."""
     folder.mkdir(parents=True, exist_ok=True)
     data = scans.frames("uint16")
     hdf5 = [
@@ -70,7 +70,7 @@ def scan_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcom
     """Damage scans of a kind."""
     sound = seeds(folder / "sound")[kind]
     whole = {path: path.read_bytes() for path in sound}
-    for path in sound:  # what is imported here, each child has
+    for path in sound:  # children inherit these imports
         read_all(path)
 
     def case(random_: random.Random) -> None:

@@ -1,4 +1,4 @@
-"""Random runs for which the disk is full, or memory is refused, and that go on with room."""
+"""Random runs that fail on a full disk or without memory, and are resumed with enough."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DISK_BYTES = 2**22
 OF_A_LIBRARY = (-signal.SIGSEGV, -signal.SIGABRT)
 """Status of a process that HDF5 or FFTW ended, as they do where they find no memory."""
 STACK_BYTES = 2**23
-"""Address space of a thread's stack: a run starts a handful of threads, and needs little beside."""
+"""Address space of a thread's stack: a run starts a few threads and needs little else."""
 
 
 def disk_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcome]]:
@@ -46,7 +46,7 @@ def disk_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outcom
 
 
 def _fill_and_go_on(run_: RandomRun, place: Path, disk: Path, random_: random.Random) -> None:
-    """Run on a full disk, then with room; compare what is in the folder."""
+    """Run on a full disk, then with room, and compare the folder."""
     out, log, filler = disk / "out", place / "log.txt", disk / "filler"
     undisturbed(run_, place)
     needed = sum(p.stat().st_size for p in (place / "whole").rglob("*")) + 2**14
@@ -69,7 +69,7 @@ def memory_cases(kind: str, folder: Path, seed: int) -> Iterator[tuple[str, Outc
 
 
 def _refuse_and_go_on(run_: RandomRun, place: Path, random_: random.Random) -> None:
-    """Run with an address space that is too small, then with room; compare what is there."""
+    """Run with too small an address space, then with room, and compare the folder."""
     out, log = place / "out", place / "log.txt"
     undisturbed(run_, place)
     more = int(random_.uniform(0, 6 * STACK_BYTES))

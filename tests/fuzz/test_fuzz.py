@@ -1,6 +1,6 @@
-"""Seconds of each attack under a fixed seed, so that the attacks themselves stay in working order.
+"""Each kind of random case for seconds under a fixed seed, which keeps the cases working.
 
-`make fuzz` attacks for an hour under new seeds.
+`make fuzz` runs for an hour under new seeds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ READ = ["hdf5", "npy", "tiff", "pipelines", "estimators"]
 @pytest.mark.parametrize(
     ("kinds", "n_cases"),
     [(READ, 25), ([kind for kind in KINDS if kind not in READ], 3)],
-    ids=["what is read", "runs"],
+    ids=["files", "runs"],
 )
 def test_attacks_find_nothing(kinds, n_cases):
     done = in_a_process("-m", "tests.fuzz", *kinds, "--seed", "7", "--cases", str(n_cases))

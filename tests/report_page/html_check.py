@@ -10,7 +10,7 @@ VOID = {"meta", "img", "br", "link", "input", "hr", "wbr"}
 EMPTY_ALLOWED = {"line", "path", "rect"}
 """Elements of SVG that may end in their start tag."""
 INLINE = {"strong", "span", "code", "b", "i", "wbr"}
-"""Elements whose text goes on in the line."""
+"""Inline elements."""
 
 
 class PageCheck(HTMLParser):

@@ -26,9 +26,9 @@ def test_a_stack_opens_in_imagej_with_its_voxels(result, volume):
 
 def test_eight_bits_keep_their_values_as_imagejs_calibration(result, volume):
     with tifffile.TiffFile(result("tiff-stack:8:0-100")) as file:
-        numbers, said = file.asarray(), file.imagej_metadata
+        numbers, metadata = file.asarray(), file.imagej_metadata
     assert (numbers.min(), numbers.max()) == (0, 255)
-    assert np.abs(said["c0"] + said["c1"] * numbers - volume).max() <= 0.51 * said["c1"]
+    assert np.abs(metadata["c0"] + metadata["c1"] * numbers - volume).max() <= 0.51 * metadata["c1"]
 
 
 def test_large_stacks_are_bigtiff_with_ome(result, volume, monkeypatch):
@@ -96,7 +96,7 @@ def test_pictures_name_the_rows_of_the_scan(
 
 
 @pytest.mark.parametrize(
-    ("format", "said"),
+    ("format", "message"),
     [
         ("jpeg", "'jpeg' is not a format"),
         ("tiff:12", "'12' in the format tiff:12"),
@@ -105,8 +105,8 @@ def test_pictures_name_the_rows_of_the_scan(
         ("tiff,tiff:compressed", "same name"),
     ],
 )
-def test_formats_that_cannot_be_are_refused_before_the_scan_is_read(tmp_path, format, said):
-    with pytest.raises(UsageError, match=said):
+def test_formats_that_cannot_be_are_refused_before_the_scan_is_read(tmp_path, format, message):
+    with pytest.raises(UsageError, match=message):
         run(tmp_path / "none.nxs", pipeline(), tmp_path / "out", format=format)
 
 
@@ -166,7 +166,7 @@ def test_ome_zarr_of_eight_bits(zarr_result):
     import zarr
 
     group = zarr.open_group(zarr_result("ome-zarr:8:0-100"), mode="r")
-    said = group.attrs["maxslices"]
+    metadata = group.attrs["maxslices"]
     assert group["0"].dtype == group["2"].dtype == np.uint8
-    values = group["0"][()] * said["scaling_factor"] + said["offset"]
-    assert np.abs(values - expected()).max() <= 0.51 * said["scaling_factor"]
+    values = group["0"][()] * metadata["scaling_factor"] + metadata["offset"]
+    assert np.abs(values - expected()).max() <= 0.51 * metadata["scaling_factor"]

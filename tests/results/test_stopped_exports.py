@@ -1,4 +1,4 @@
-"""Runs that end while other formats are written, and what they keep."""
+"""Results that are kept when a run ends while other formats are written."""
 
 import json
 from pathlib import Path
