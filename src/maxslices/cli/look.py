@@ -25,7 +25,7 @@ from .output import complain, say, shown
 
 
 @click.command(params=[JSON], short_help="describe a scan")
-@click.argument("scan", type=PATH, help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
+@click.argument("scan", type=PATH, help="HDF5/NeXus, Zarr, .npy, TIFF or folder of TIFFs")
 @click.option(
     "--picture",
     callback=file_to_write(".png"),
@@ -49,7 +49,7 @@ def info(scan: str, json: bool, picture: Path | None) -> str | None:
     params=[PART[0], *LIMITS, *OUTPUT],
     short_help="reconstruct a few slices of a scan",
 )
-@click.argument("scan", type=PATH, help="HDF5/NeXus file, .npy, TIFF or folder of TIFFs")
+@click.argument("scan", type=PATH, help="HDF5/NeXus, Zarr, .npy, TIFF or folder of TIFFs")
 @click.argument(
     "out",
     type=PATH,

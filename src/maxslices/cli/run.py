@@ -29,7 +29,7 @@ FORMATS = ("hdf5", "tiff", "tiff-stack", "ome-zarr")
     nargs=-1,
     required=True,
     type=PATH,
-    help="scan (HDF5, .npy, TIFF, folder of TIFFs), pipeline (YAML), folder for results "
+    help="scan (HDF5, Zarr, .npy, TIFF, folder of TIFFs), pipeline (YAML), folder for results "
     "(default: SCAN-PIPELINE)",
 )
 @click.option(
