@@ -56,9 +56,9 @@ def half_acquisition(degrees, rows=2):
 @pytest.mark.parametrize("turn", TURNS)
 def test_the_overlap_is_found(turn):
     report = run(half_acquisition(TURNS[turn]), [*CORRECT, ("find_center_360", {"ind": "mid"})])
-    found = report.side_results
-    assert found["find_center_360.overlap"] == pytest.approx(60, abs=2)
-    assert found["find_center_360.side"] == "right"
+    result = report.side_results
+    assert result["find_center_360.overlap"] == pytest.approx(60, abs=2)
+    assert result["find_center_360.side"] == "right"
 
 
 @pytest.mark.parametrize("turn", TURNS)

@@ -86,8 +86,8 @@ def test_a_full_turn_around_the_middle_is_not(axis, tmp_path, capsys):
     assert main(["try", str(path), str(tmp_path / "out"), "--device", "cpu"]) == 0
     assert "sino_360_to_180" not in methods_of(tmp_path / "out")
     printed = capsys.readouterr()
-    found = re.search(r"the axis is at column ([0-9.]+) of 160", printed.out + printed.err)
-    assert float(found[1]) == pytest.approx(axis, abs=0.5)
+    result = re.search(r"the axis is at column ([0-9.]+) of 160", printed.out + printed.err)
+    assert float(result[1]) == pytest.approx(axis, abs=0.5)
     assert "warning" not in printed.err
 
 

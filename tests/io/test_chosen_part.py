@@ -20,7 +20,7 @@ def read(preview):
 
 
 @pytest.mark.parametrize(
-    ("given", "rows"),
+    ("part", "rows"),
     [
         ("mid", slice(3, 5)),
         ("2:6", slice(2, 6)),
@@ -40,12 +40,12 @@ def read(preview):
         (np.int64(4), slice(4, 5)),
     ],
 )
-def test_rows(given, rows):
-    np.testing.assert_array_equal(read(with_choice(Preview(), {"rows": given})), DATA[:, rows])
+def test_rows(part, rows):
+    np.testing.assert_array_equal(read(with_choice(Preview(), {"rows": part})), DATA[:, rows])
 
 
 @pytest.mark.parametrize(
-    ("given", "angles"),
+    ("part", "angles"),
     [
         ("::2", slice(0, None, 2)),
         ("1:11:3", slice(1, 11, 3)),
@@ -55,12 +55,12 @@ def test_rows(given, rows):
         ("mid:", slice(5, None)),
     ],
 )
-def test_angles(given, angles):
-    np.testing.assert_array_equal(read(with_choice(Preview(), {"angles": given})), DATA[angles])
+def test_angles(part, angles):
+    np.testing.assert_array_equal(read(with_choice(Preview(), {"angles": part})), DATA[angles])
 
 
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "part"),
     [
         ("rows", "middle"),
         ("rows", "1:2:3:4"),
@@ -78,9 +78,9 @@ def test_angles(given, angles):
         ("angles", {0, 5}),
     ],
 )
-def test_what_is_no_part_is_said_to_be_none(name, given):
+def test_invalid_parts_are_rejected(name, part):
     with pytest.raises(UsageError, match=name):
-        with_choice(Preview(), {name: given})
+        with_choice(Preview(), {name: part})
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_words_of_a_file_say_the_same(chosen):
     assert options.preview == preview
 
 
-def test_a_step_in_a_file_that_is_none_is_a_fault():
+def test_an_invalid_step_in_a_file_is_a_fault():
     _, faults = parse_loader({"preview": {"angles": {"step": 0}}})
     assert "step must be a whole number" in faults[0].text
     _, faults = parse_loader({"preview": {"detector_y": {"step": 2}}})
@@ -128,8 +128,8 @@ PIPELINE = ["minus_log"]
 def test_run_plan_and_check_take_the_same_words():
     chosen = {"rows": "mid", "columns": slice(2, 9), "angles": "::4"}
     scan = DATA.astype(np.float32) + 1
-    made = plan(scan, PIPELINE, device="cpu", **chosen)
-    assert made.sections[0].input.shape == (3, 2, 7)
+    planned = plan(scan, PIPELINE, device="cpu", **chosen)
+    assert planned.sections[0].input.shape == (3, 2, 7)
     report = run(scan, PIPELINE, device="cpu", **chosen)
     np.testing.assert_allclose(report.result, -np.log(scan[::4, 3:5, 2:9]), rtol=1e-5)
     assert "3x2x7" in check(PIPELINE, scan, **chosen)
@@ -145,26 +145,26 @@ def test_a_source_that_is_open_is_read_as_it_is():
 @pytest.mark.parametrize("name", ["angles.h5", "angles.txt"])
 def test_angles_in_another_file(tmp_path, name):
     path, degrees = tmp_path / name, np.linspace(0, 165, 12)
-    given = {"file": str(path)}
+    angles = {"file": str(path)}
     if name.endswith(".h5"):
         with h5py.File(path, "w") as file:
             file["a/b"] = np.deg2rad(degrees)
             file["a/b"].attrs["units"] = "rad"
-        given["data_path"] = "a/b"
+        angles["data_path"] = "a/b"
     else:
         path.write_text("\n".join(map(str, degrees)))
-    options, faults = parse_loader({"rotation_angles": given})
+    options, faults = parse_loader({"rotation_angles": angles})
     assert faults == []
     with open_source(DATA, options) as source:
         np.testing.assert_allclose(np.rad2deg(source.angles), degrees, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("1 2 3", "3 rotation angles for 12"), ("one two", "text of angles"), (b"\xff", "text of")],
 )
-def test_angles_that_cannot_be_read(tmp_path, text, said):
+def test_angles_that_cannot_be_read(tmp_path, text, message):
     path = tmp_path / "angles.txt"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(SourceError, match=said):
+    with pytest.raises(SourceError, match=message):
         open_source(DATA, LoaderOptions(rotation_angles=AngleFile(path)))

@@ -83,9 +83,9 @@ def test_no_scan_is_mapped_and_a_cut_one_is_refused(tmp_path, kind):
         [sys.executable, "-c", READ, path, *cut], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
-    *said, mapped = done.stdout.splitlines()
-    assert said[:2] == ["whole", "whole"]
+    *message, mapped = done.stdout.splitlines()
+    assert message[:2] == ["whole", "whole"]
     # HDF5 reads zeros behind the end of a file: a run finds its other size after each section.
     by_hdf5 = kind in ("virtual", "external", "small chunks")
-    assert set(said[2:]) <= ({"refused False", "whole"} if by_hdf5 else {"refused False"})
+    assert set(message[2:]) <= ({"refused False", "whole"} if by_hdf5 else {"refused False"})
     assert mapped == "[]"

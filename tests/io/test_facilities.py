@@ -206,16 +206,16 @@ def test_one_command_makes_a_right_slice(name, tmp_path, capsys):
     make, size_um, has_sides = MEMBERS[name]
     scan, out = make(tmp_path / "scan.h5"), tmp_path / "out"
     assert main(["try", str(scan), str(out), "--device", "cpu"]) == 0
-    said = capsys.readouterr().err
-    assert ("no flats and darks" in said) == (not has_sides)
+    stderr = capsys.readouterr().err
+    assert ("no flats and darks" in stderr) == (not has_sides)
     axis = re.search(r"cor = ([0-9.]+)", (out / "run.log").read_text())
     assert float(axis[1]) == pytest.approx(49, abs=0.5)
     with h5py.File(out / "result.h5") as file:
         stored = file["entry"].get("x_pixel_size")
         assert (None if stored is None else stored[()]) == (size_um and pytest.approx(size_um))
-        found = file["entry"].get("sample/name", file["entry"].get("title"))
-        assert found[()].decode() == "rock 7"
-    assert ("no pixel size at the sample is known" in said) == (
+        title = file["entry"].get("sample/name", file["entry"].get("title"))
+        assert title[()].decode() == "rock 7"
+    assert ("no pixel size at the sample is known" in stderr) == (
         name in ("diamond", "elettra")  # which store the size of a detector's pixels alone
     )
 

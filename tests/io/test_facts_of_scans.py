@@ -177,9 +177,9 @@ def test_two_stages_that_differ_are_listed(tmp_path, capsys, monkeypatch, base, 
     monkeypatch.chdir(tmp_path)
     values = {"scan/rot_base/value": base, "scan/rot_top/value": HALF_TURN}
     main(["try", str(odd(tmp_path / "x.h5", **values)), "--device", "cpu"])
-    said = capsys.readouterr().err
-    assert "no angles are stored" not in said
-    assert all(text in said for text in texts)
+    stderr = capsys.readouterr().err
+    assert "no angles are stored" not in stderr
+    assert all(text in stderr for text in texts)
 
 
 # Pixel size and magnification
@@ -254,20 +254,20 @@ def test_the_pixel_size_is_that_at_the_sample(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "text",
     [
         *("3.25um", " 3.25 µm", "0.00325 mm", "3250nm", 3.25, "3.25e-6m"),
         *("3.25 microns", "3.25 Micrometers", "0.00325 millimetres"),
     ],
 )
-def test_pixel_sizes_that_users_give(given):
-    assert parse_pixel_size(given).row_um == pytest.approx(3.25)
+def test_pixel_sizes_that_users_give(text):
+    assert parse_pixel_size(text).row_um == pytest.approx(3.25)
 
 
-@pytest.mark.parametrize("given", ["", "um", "3.25", "-1um", "0um", "1e999m", "3 px", 0, -1.0])
-def test_what_is_no_length(given):
+@pytest.mark.parametrize("text", ["", "um", "3.25", "-1um", "0um", "1e999m", "3 px", 0, -1.0])
+def test_invalid_pixel_sizes(text):
     with pytest.raises(UsageError, match="is not a length"):
-        parse_pixel_size(given)
+        parse_pixel_size(text)
 
 
 # Facts that go into results

@@ -261,9 +261,9 @@ def test_each_object_comes_once(tmp_path):
         file["a/nowhere"] = h5py.SoftLink("/nothing")
         file["b"] = h5py.ExternalLink("other.h5", "/data")
         file["type"] = np.dtype("f4")
-        found = objects.FileObjects
-        assert [name for name, _ in found(file)] == ["/a", "/b", "/a/again"]
-        assert [name for name, _ in found(file, follows_links=False)] == ["/a", "/a/again"]
+        objects_of = objects.FileObjects
+        assert [name for name, _ in objects_of(file)] == ["/a", "/b", "/a/again"]
+        assert [name for name, _ in objects_of(file, follows_links=False)] == ["/a", "/a/again"]
 
 
 # Damage

@@ -81,12 +81,12 @@ def test_a_file_for_which_nothing_can_be_reserved_is_as_before(
 
 def test_space_that_a_file_has_is_not_allocated_again(tmp_path, monkeypatch):
     spec = ArraySpec((20, 3, 5), "float32")
-    path, asked = tmp_path / "result.h5", []
+    path, sizes = tmp_path / "result.h5", []
     Sink(path, spec).close()
-    library = SimpleNamespace(fallocate=lambda fd, mode, start, n_bytes: asked.append(n_bytes) or 0)
+    library = SimpleNamespace(fallocate=lambda fd, mode, start, n_bytes: sizes.append(n_bytes) or 0)
     monkeypatch.setattr("ctypes.CDLL", lambda *args, **options: library)
     Sink(path, spec, "resume").close()
-    assert asked == []
+    assert sizes == []
     os.truncate(path, 2**20)  # a hole at the end
     Sink(path, spec, "resume").close()
-    assert asked == [2**20]
+    assert sizes == [2**20]

@@ -79,8 +79,8 @@ def test_angles_of_flats_and_darks_may_be_nan(dls):
 @pytest.mark.parametrize("count", [9, 15])
 def test_angles_may_be_given_as_a_range(dls, count):
     with open_source(dls, LoaderOptions(rotation_angles=AngleRange(0, 315, count))) as source:
-        given = np.linspace(0, 315, count)
-        expected = given if count == 9 else given[scans.KEYS == 0]
+        degrees = np.linspace(0, 315, count)
+        expected = degrees if count == 9 else degrees[scans.KEYS == 0]
         np.testing.assert_array_equal(source.angles, np.deg2rad(expected).astype(np.float32))
 
 
@@ -128,16 +128,16 @@ def test_a_data_path_that_auto_would_find_keeps_its_layout(dls):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "side",
     [
         SideData(None, "auto"),
         SideData(None, "entry0000/instrument/detector/data", "entry1/tomo_entry/unused"),
     ],
 )
-def test_sides_in_another_scan(tmp_path, dls, given):
+def test_sides_in_another_scan(tmp_path, dls, side):
     other = scans.write_nxtomo(tmp_path / "other.nx", DATA + 1)
-    key = None if given.image_key_path is None else "entry0000/instrument/detector/image_key"
-    options = LoaderOptions(flats=SideData(other, given.data_path, key), darks="ignore")
+    key = None if side.image_key_path is None else "entry0000/instrument/detector/image_key"
+    options = LoaderOptions(flats=SideData(other, side.data_path, key), darks="ignore")
     with open_source(dls, options) as source:
         np.testing.assert_array_equal(source.read_side("flats", 0, 0, 0), DATA[scans.KEYS == 1] + 1)
         assert source.dummies == ("darks",)

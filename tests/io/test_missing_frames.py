@@ -107,9 +107,9 @@ def test_gaps_between_the_modules_of_a_detector_are_no_missing_frames(tmp_path):
     with h5py.File(path, "a") as file:  # flats and darks are in the same data set
         file["entry/data/data"] = h5py.SoftLink("/exchange/data")
         file["entry/data/image_key"] = scans.KEYS
-    found, there = scans.whole(path), scans.projections(DATA)
-    assert not found[:, 3].any()
-    np.testing.assert_array_equal(np.delete(found, 3, axis=1), np.delete(there, 3, axis=1))
+    frames, there = scans.whole(path), scans.projections(DATA)
+    assert not frames[:, 3].any()
+    np.testing.assert_array_equal(np.delete(frames, 3, axis=1), np.delete(there, 3, axis=1))
 
 
 def mapped(path, held, is_whole):
@@ -172,8 +172,8 @@ def test_frames_of_two_files_in_turns(tmp_path):
     with h5py.File(tmp_path / "raw.h5", "w") as file:
         file["data"] = DATA
     parts = (np.s_[::2], "raw.h5", np.s_[:8]), (np.s_[1::2], "raw.h5", np.s_[8:])
-    found = scans.whole(virtual(tmp_path / "a.h5", *parts))
-    np.testing.assert_array_equal(np.concatenate([found[::2], found[1::2]]), DATA)
+    frames = scans.whole(virtual(tmp_path / "a.h5", *parts))
+    np.testing.assert_array_equal(np.concatenate([frames[::2], frames[1::2]]), DATA)
 
 
 @pytest.mark.parametrize("n_lost", [0, 2])

@@ -153,13 +153,13 @@ def test_a_file_that_may_not_be_so_large(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (errno.ENOSPC, "the disk is full: .* are needed, and .* are free"),
         (errno.EDQUOT, "full within its quota"),
     ],
 )
-def test_a_disk_that_fills_up(tmp_path, monkeypatch, error, said):
+def test_a_disk_that_fills_up(tmp_path, monkeypatch, error, message):
     def no_space(*args: object, **kwargs: object) -> None:
         raise OSError(error, os.strerror(error))
 
@@ -169,7 +169,7 @@ def test_a_disk_that_fills_up(tmp_path, monkeypatch, error, said):
             monkeypatch.setattr(os, "pwrite", no_space)
             sink.write(0, 2, DATA[2:4])
 
-    with pytest.raises(StoreError, match=f"a.*{said}"):
+    with pytest.raises(StoreError, match=f"a.*{message}"):
         run()
 
 

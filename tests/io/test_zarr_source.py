@@ -99,13 +99,13 @@ def test_a_run_and_a_description_take_an_address(address, tmp_path, capsys):
 def test_parts_are_given_by_their_paths(tmp_path):
     names = ("raw/frames", "side/open_beam", "motor/phi")
     path = write_zarr(tmp_path / "scan.zarr", names=names)
-    given = {
+    parameters = {
         "data_path": "raw/frames",
         "rotation_angles": {"data_path": "/motor/phi"},
         "flats": {"file": "input_data", "data_path": "/side/open_beam"},
         "darks": {"file": str(path), "data_path": "exchange/data_dark"},
     }
-    options, faults = parse_loader(given)
+    options, faults = parse_loader(parameters)
     assert not faults
     with open_source(path, options) as source:
         check_whole(source)

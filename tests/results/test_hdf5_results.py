@@ -72,13 +72,13 @@ def test_a_pixel_size_is_true_or_left_out(tmp_path, scan, steps, size):
         "fbp": {"center": 3.0, "recon_size": 5},
         "sino_360_to_180": {"overlap": 2},
     }
-    made = Pipeline.from_steps([{"method": n, "parameters": parameters[n]} for n in steps])
+    steps_made = Pipeline.from_steps([{"method": n, "parameters": parameters[n]} for n in steps])
     with (
         nullcontext()
         if size
         else pytest.warns(match="results from data_resampler on have no pixel size")
     ):
-        run(scan, made, tmp_path / "out", device="cpu", rows="1:5")
+        run(scan, steps_made, tmp_path / "out", device="cpu", rows="1:5")
     with h5py.File(tmp_path / "out/result.h5") as file:
         assert ("x_pixel_size" in file["entry"]) == (size is not None)
         across = file["entry/data"][file["entry/data"].attrs["axes"][2]]

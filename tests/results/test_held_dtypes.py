@@ -12,9 +12,9 @@ from maxslices.io.results.result_format import parse_formats
 DATA = np.arange(6 * 5 * 4, dtype=np.float32).reshape(6, 5, 4)
 
 
-def returning(dtype, called):
+def returning(dtype, n_slices):
     def converted(data):
-        called.append(len(data))
+        n_slices.append(len(data))
         return data.astype(dtype)
 
     registry = Registry()
@@ -38,13 +38,13 @@ def test_a_format_holds_a_dtype_or_says_so_first(tmp_path, name, dtype):
     """They were errors of NumPy, tifffile and zarr after the whole run."""
     if name == "ome-zarr" and importlib.util.find_spec("zarr") is None:
         pytest.skip("zarr is not installed")
-    called = []
-    pipeline, out = returning(np.dtype(dtype), called), tmp_path / "out"
+    n_slices = []
+    pipeline, out = returning(np.dtype(dtype), n_slices), tmp_path / "out"
     if parse_formats(name)[0].holds(np.dtype(dtype)):
         run(DATA, pipeline, out, device="cpu", format=name)
-        assert sum(called) == 6
+        assert sum(n_slices) == 6
         return
     with pytest.raises(UsageError, match=f"{name} cannot hold .*, which converted returns: use"):
         run(DATA, pipeline, out, device="cpu", format=name)
-    assert not called
+    assert not n_slices
     assert not out.exists()

@@ -215,5 +215,6 @@ def _near(path: Path) -> str:
     names = {entry.name.lower(): entry.name for entry in parent.iterdir()}
     close = get_close_matches(path.name.lower(), list(names), n=3, cutoff=0.6)
     if not close:
-        return f"; nothing in {parent} has a similar name"
+        folder = "the current folder" if parent == Path() else parent
+        return f"; nothing in {folder} has a similar name"
     return f"; did you mean {' or '.join(str(parent / names[c]) for c in close)}?"
