@@ -324,7 +324,7 @@ def test_slices_are_per_length_where_it_is_asked_for(tmp_path):
 
 def test_slices_are_not_per_length_of_an_unknown_pixel(tmp_path):
     """As above."""
-    with pytest.raises(MethodError, match="give it with --pixel-size"):
+    with pytest.raises(MethodError, match="set it with --pixel-size"):
         maxslices.run(nxtomo(tmp_path / "x.nx"), [*STEPS, "per_length"], device="cpu")
 
 
