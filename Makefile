@@ -20,7 +20,7 @@ demo: .venv/demo.stamp
 test: .venv/test.stamp
 	@# At once, as each needs one core: together 63 s of processor time (2026-11-27).
 	$(MAKE) --jobs 2 lint docs
-	@# Networks are a house of their own: all else is tested with their folder away, then they are.
+	@# Everything else is tested with the folder of networks away, then the networks.
 	$(BIN)/python -m tests.without_networks $(PYTEST)
 	$(BIN)/python -m pytest tests/nn tests/test_*.py src/maxslices/nn $(PYTEST)
 

@@ -213,7 +213,7 @@ ERRORS = {
         "SCAN comes first, then PIPELINE: ",
     ),
     "scan as pipeline": (["check", "{scan}"], 1, "it is not text in UTF-8"),
-    "pipeline as scan": (["plan", "{good}", "{good}"], 1, "good.yaml: .yaml is not a kind of scan"),
+    "pipeline as scan": (["plan", "{good}", "{good}"], 1, ".yaml is not a supported scan format"),
     "folder as pipeline": (["check", "{tmp}"], 1, "Is a directory"),
     "out is a file": (["run", *GOOD, "{scan}"], 1, "is a file: choose a folder for the results"),
 }  # fmt: skip

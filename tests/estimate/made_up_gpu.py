@@ -16,7 +16,7 @@ from maxslices.measure import Peak
 MB = 10**6
 GRAIN = 2 * 2**20
 DIMS = (1801, 2560)
-ALONE = "found by its peaks alone: no allocations were recorded"
+ALONE = "derived from its peaks alone: no allocations were recorded"
 """Note of all that is found on this GPU."""
 INPUT_BYTES = 1801 * 2560 * 4
 

@@ -43,7 +43,7 @@ def dls(tmp_path):
         ("a/b/c.h5", ["is missing too"]),
         ("scan.nxs/c.h5", ["no such file"]),
         ("link.nxs", ["is a link to nowhere.nxs, which does not exist"]),
-        ("scan.mrc", [".mrc is not a kind of scan"]),
+        ("scan.mrc", [".mrc is not a supported scan format"]),
         ("empty.h5", ["is empty, a file of no bytes: copy it again"]),
         ("tiff.h5", ["is not an HDF5 file"]),
         ("pipe.h5", ["neither a file nor a folder"]),

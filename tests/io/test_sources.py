@@ -140,7 +140,7 @@ def test_array_source_takes_sides_and_radians():
 def test_an_open_source_is_passed_through_and_a_list_is_not_one():
     source = ArrayScan(SCAN)
     assert open_source(source) is source
-    with pytest.raises(SourceError, match="a list is not a scan"):
+    with pytest.raises(SourceError, match="a scan is a path, a NumPy array or a Source, not list"):
         open_source([1, 2, 3])
 
 

@@ -108,7 +108,7 @@ class Ledger:
         """Count allocations as freed. Each can be freed once."""
         for allocation in allocations:
             if not isinstance(allocation, Allocation):
-                raise TypeError(f"free takes what alloc returned, not {allocation!r}")
+                raise TypeError(f"free needs an allocation that alloc returned, not {allocation!r}")
             if allocation.freed:
                 raise ValueError(f"this allocation of {allocation.n_bytes} bytes was already freed")
             allocation.freed = True
@@ -388,9 +388,9 @@ def from_ledger(function: LedgerFunction) -> LedgerEstimator:
     ----------
     function : callable
         ``function(m, shape, dtype, **kwargs)``, where `m` is an empty `Ledger`, and `shape` and
-        `dtype` are those of a block (axes angles, detector_y, detector_x). It enters everything
-        that is alive during the call, input and output included. It may also name parameters of
-        the method, and ``slice_dim``.
+        `dtype` are those of a block; in pipelines its axes are angles, detector_y, detector_x. It
+        enters everything that is alive during the call, input and output included. It may also
+        name parameters of the method, and ``slice_dim``.
 
     Returns
     -------

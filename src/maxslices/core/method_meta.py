@@ -38,7 +38,7 @@ QUANTITIES: tuple[str, ...] = get_args(Quantity)
 
 _AMPLE_BYTES = 2**40
 """Memory for calls of an estimator that serve to find its dtype only. It exceeds the memory of any
-device, because estimators may refuse too little."""
+device, because an estimator may reject a small amount."""
 
 
 class MethodOptions(TypedDict, total=False):

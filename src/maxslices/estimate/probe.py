@@ -283,7 +283,7 @@ def probe(
         try:
             peaks = explained.run()
         except NotExplainedError as error:
-            how = [f"found by its peaks alone: {error}"]
+            how = [f"derived from its peaks alone: {error}"]
             explained = PeakSearch(calls, explained.usual_rungs)
             peaks = explained.run()
         trial.close()

@@ -94,7 +94,7 @@ class Placement:
     n_threads: int
     """Threads of the host that read and write."""
     in_memory: bool = False
-    """Whether blocks of the scan can be used, or copied to the device, from where they lie."""
+    """Whether blocks of the scan can be used, or copied to the device, in place."""
     out_in_memory: bool = False
     """Whether the device can copy to where the output goes, without staging."""
     n_workers: int = 1

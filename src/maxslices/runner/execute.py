@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class SectionExecutor:
-    """Where the blocks of sections run: in this process. Subclasses run them in others."""
+    """Runs the blocks of sections in this process. Subclasses run them in other processes."""
 
     @property
     def is_here(self) -> bool:
@@ -120,7 +120,7 @@ def execute(
             "results_folder": folder.path,
             "pixel_size_um": pixel_size_um,
         }
-        # A missing library, a taken name or a full disk ends the run before anything is computed.
+        # Missing libraries, existing results and full disks end the run before it computes.
         with_torch = require_libraries(s.meta for s in pipeline.steps if sections.is_here)
         all_sinks = make_sinks(folder, plan, pipeline, wall_time, source.angles)
         budget_bytes = plan.budget_bytes - plan.reserved_bytes

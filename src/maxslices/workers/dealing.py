@@ -210,7 +210,7 @@ class Dealer:
             named = f"{self.unit}s {share.start} to {share.stop - 1}"
         if answer is None:
             raise MethodError(
-                f"{named}: each of {len(calls)} workers failed or was killed, the last one "
+                f"{named}: {len(calls)} attempts ended with a lost worker, the last one "
                 f"{ended.worker}. Either memory ran out, or a library crashed"
             )
         where = ", ".join(

@@ -41,7 +41,7 @@ def as_slice(indices: FrameIndices) -> slice | FrameIndices:
     return indices
 
 
-ABORTED = "the acquisition was aborted, or still runs; read the others with --angles"
+ABORTED = "the acquisition was aborted, or still runs; read the complete frames with --angles"
 """Reason for missing frames if no other is known, and the next step."""
 
 

@@ -92,7 +92,8 @@ def open_source(
         if isinstance(scan, Source):
             return scan
         raise SourceError(
-            f"a {type(scan).__name__} is not a scan: give a path, a NumPy array or a Source"
+            f"a scan is a path, a NumPy array or a Source, not {type(scan).__name__}. Zarr is read "
+            "from its path"
         )
     if not os.fspath(scan):
         raise SourceError("the path of the scan is empty. Use '.' for the current folder")
@@ -113,7 +114,7 @@ def open_source(
     if is_hdf5(path):
         return file_source(Hdf5File(path), options, guess=guess)
     raise SourceError(
-        f"{path}: {suffix or 'a file without a suffix'} is not a kind of scan that can be read: "
+        f"{path}: {suffix or 'a file without a suffix'} is not a supported scan format: "
         f"give HDF5 ({' '.join(HDF5_SUFFIXES)}), Zarr, .npy, a TIFF or a folder of TIFFs"
     )
 

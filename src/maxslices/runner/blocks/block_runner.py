@@ -110,7 +110,7 @@ class BlockRunner:
         """
         slice_dim = self.plan.slice_dim
         data = feed.take()
-        # Memory that later blocks reuse stays. Other memory is freed as soon as possible.
+        # Input buffers are reused by later blocks. Other memory is freed as soon as possible.
         place = data if feed.reuses else None
         input_id = id(_owner(data))
         engine = self.backend.copy_engine()

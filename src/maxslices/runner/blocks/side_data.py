@@ -151,7 +151,7 @@ class SideFrames:
         return means
 
     def _put_through(self, index: int, name: SideName, frames: NDArray[Any]) -> NDArray[Any]:
-        """Call a step with frames, of which it makes one."""
+        """Apply a step to frames; return one frame."""
         step = self.steps[index]
         facts = {"slice_dim": 0, "first_slice": 0}
         parameters = {key: self.resolve(value) for key, value in step.parameters.items()}
