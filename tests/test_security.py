@@ -46,7 +46,7 @@ PROMISES = {
     "`--overwrite` removes results": "runner/test_shared_folder::test_tampered_report",
     "A tampered journal removes": "runner/test_resume::test_foreign_files_are_never_moved",
     "Files that no run wrote stay": "test_security::test_files_that_no_run_wrote_stay",
-    "A record that is less than": "runner/test_shared_folder::test_record_of_a_hundredth",
+    "A record with fewer bytes than": "runner/test_shared_folder::test_record_of_a_hundredth",
     "A record that is wrong by less": "estimate/test_model_resolver::test_a_run_corrects_a_record",
     "The processes of `--workers`": "workers/test_listeners::test_all_processes_listen_on",
     "They accept only connections": "workers/test_listeners::test_a_call_with_another",

@@ -49,20 +49,27 @@ def synced_at_once(monkeypatch):
 
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no other file system")
-def test_file_system_of_scratch_files_is_synced_before_lines_are_safe(tmp_path, synced_at_once):
-    noted = Journal.create(tmp_path / "journal", {})
-    noted.syncs(Path("/dev/shm"))
-    noted.syncs(tmp_path)
+def test_file_system_of_scratch_files_is_synced_before_lines_are_safe(tmp_path, monkeypatch):
     own, other = tmp_path.stat().st_dev, os.stat("/dev/shm").st_dev
     if own == other:
         pytest.skip("/dev/shm is the file system of temporary files")
-    while other not in synced_at_once:
-        pass
-    n_before = (tmp_path / "journal").read_bytes().count(b"synced")
+    path, syncs, is_synced = tmp_path / "journal", [], threading.Event()
+
+    def sync(fd):
+        syncs.append((os.fstat(fd).st_dev, path.read_bytes().count(b"synced")))
+        if syncs[-1][0] == other:
+            is_synced.set()
+
+    monkeypatch.setattr(journal_module, "SYNC_INTERVAL_S", 0.001)
+    monkeypatch.setattr(journal_module, "sync_file_system", sync)
+    noted = Journal.create(path, {})
+    noted.syncs(Path("/dev/shm"))
+    noted.syncs(tmp_path)
+    assert is_synced.wait(60)
     noted.close()
-    at = synced_at_once.index(other)
-    assert synced_at_once[at - 1] == own
-    assert n_before <= at  # a line is called safe once both are synced
+    at = next(i for i, (device, _) in enumerate(syncs) if device == other)
+    assert syncs[at - 1][0] == own
+    assert syncs[at][1] <= at  # a line is called safe once both are synced
 
 
 def test_lines_are_not_safe_after_a_failed_sync(tmp_path, synced_at_once, monkeypatch):

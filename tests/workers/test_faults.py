@@ -123,9 +123,7 @@ def test_value_that_cannot_be_sent_is_an_error_of_the_method(client):
 
 def test_share_that_kills_each_worker_ends_the_run(tmp_path, scan, client, due):
     pipeline = of_faulty("killed", due(10), at=0)
-    with pytest.raises(
-        MethodError, match=r"projections 0 to \d+: 3 attempts ended with a lost worker"
-    ):
+    with pytest.raises(MethodError, match=r"projections 0 to \d+: each of 3 attempts failed"):
         run(scan, pipeline, tmp_path / "out", engine=client, block=2)
     assert len(list((tmp_path / "due10").iterdir())) == 10 - 3
 

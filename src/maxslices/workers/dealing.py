@@ -210,8 +210,8 @@ class Dealer:
             named = f"{self.unit}s {share.start} to {share.stop - 1}"
         if answer is None:
             raise MethodError(
-                f"{named}: {len(calls)} attempts ended with a lost worker, the last one "
-                f"{ended.worker}. Either memory ran out, or a library crashed"
+                f"{named}: each of {len(calls)} attempts failed, the last as its worker "
+                f"{ended.worker} ended. Either memory ran out, or a library crashed"
             )
         where = ", ".join(
             f"{each.worker} on {each.answer.host}" if each.answer else f"{each.worker}, which ended"
