@@ -48,12 +48,16 @@ _LEAST_SIGNAL = 0.01
 """Smallest beam as a share of the flats' level. Smaller differences to the darks are noise."""
 _CAMERA_LEVELS = [2**n_bits for n_bits in (8, 10, 12, 14, 16)]
 _SATURATED = 0.01
-"""Share of pixels with the largest value of a camera above which saturation is reported."""
+"""Share of pixels with the largest value of a camera above which saturation is reported. Flats of
+8 bits have 0.4 % of their pixels at each value if all values are equally frequent."""
 _N_ROWS, _N_FRAMES, _ROWS = 256, 16, 16
 """Number of projections that are checked if single rows, or only whole frames, can be read, and
-number of their rows."""
+number of their rows. Of 1801 frames of 2160 rows, either way reads less than 1 %. It finds any 0.4
+or 7 % of a scan in sequence."""
 _LIKE_EDGES, _LEAST_EDGES = 0.03, 0.1
-"""Largest difference of two edges in air, which is noise, and smallest reported change of both."""
+"""Largest difference of two edges in air, and smallest reported change of both. Noise of 20,000
+photons in 5 columns and 16 rows is 0.1 %, of 20 photons 2.5 %. A ring with top-up keeps its current
+within 1 %."""
 _MOST_NAMED = 5
 """Largest number of odd frames that are reported one by one."""
 
@@ -158,10 +162,11 @@ class FrameMeans:
             if len(odd) > _MOST_NAMED:
                 texts.append(f"{side}: {len(odd) - _MOST_NAMED} more frames are unlike the others")
             texts += self._unweighted(side, np.delete(np.arange(len(means)), list(odd)))
-        return texts + self._of_projections()
+        return texts + self._projection_warnings
 
-    def _of_projections(self) -> list[str]:
-        """Report projections without beam, and a beam that changes during the scan."""
+    @cached_property
+    def _projection_warnings(self) -> list[str]:
+        """Projections without beam, and a beam that changes during the scan."""
         if self._data is None or "flats" not in self.tiles:
             return []
         n_frames, n_rows, n_columns = self._data.spec.shape
